@@ -206,11 +206,11 @@ uint64_t Mover::working(const Uses& uses, const std::vector<uint64_t>& made_byte
 }
 
 Need Mover::need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
-  return {working(uses, made_bytes), held_beside(uses), memory_.staying.now};
+  return {working(uses, made_bytes), held_beside(uses), memory_.small_chunks.now};
 }
 
 Need Mover::need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
-  return {working(uses, made_bytes), held_in_any_budget(uses), memory_.staying.now};
+  return {working(uses, made_bytes), held_in_any_budget(uses), memory_.small_chunks.now};
 }
 
 // ---- what plans ask for --------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ void Mover::set_budget(uint64_t chunks) {
   memory_.ranges.set_budget(chunks);
   while (memory_.ranges.chunks.taken.now > chunks && (transfers.hand_on_first() || evict_one())) {
   }
-  memory_.ranges.settle();
+  memory_.ranges.shrink_to_budget();
 }
 
 // A victim with what shares its chunk: only then is that free.

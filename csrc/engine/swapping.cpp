@@ -91,7 +91,7 @@ void Swapping::read(um_swap_counters* out) {
     const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
     out->budget_bytes = memory.ranges.chunks.pool.budget() * chunk;
     memory.ranges.chunks.taken.tell(&out->used_bytes, &out->used_peak_bytes, chunk);
-    memory.staying.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
+    memory.small_chunks.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
     out->laid_out = device_.backend.hooks->in_host || is_laid_out();
@@ -100,14 +100,14 @@ void Swapping::read(um_swap_counters* out) {
   device_.plan_executor.tell(out);
 }
 
-// Where nothing more will leave. An export has an end: its address may still be in use.
+// Called if nothing more can be evicted. An export is ended last, because its address may still be in use.
 bool Swapping::find_room() noexcept {
-  const bool in_reach = device_.backend.hooks->in_host;  // there kernels have ended by now
+  const bool in_reach = device_.backend.hooks->in_host;  // on such devices kernels have ended already
   return device_.allocations->trim_small() || (in_reach && mover().order.let_go_of_reach()) ||
          device_.exports.end_oldest(UM_MEMORY_CHUNKED);
 }
 
-// Without chunks nothing leaves: whoever makes it refuses.
+// Without chunks nothing can be evicted, and the allocation itself then throws.
 bool Swapping::stays(uint64_t bytes) const {
   if (chunks_ == nullptr) return true;
   return bytes < chunks_->memory.least_leaving_bytes() && device_.allocations->takes_small(bytes);
@@ -138,7 +138,7 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
   return made->block;
 }
 
-// nullptr: the step is refused, and small memory that finds no chunk moves like any other until then.
+// Returns nullptr if the step is refused: small memory that finds no chunk then moves like any other.
 Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                             CUstream stream) {
   if (chunks_ != nullptr) {
@@ -154,9 +154,9 @@ Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const
   }
 }
 
-// What an op makes is on the device at once, and stays until it ends. What nobody else will use comes with its first
-// use. So does what an op asks for that only creates, where there is no idle memory: whoever called it may have taken a
-// raw address since the last op, and its memory must not go to somebody else before the next one.
+// An op's results are on the device at once, and are pinned until the op ends. Memory that only ops use is swapped in
+// at its first use. So is memory for an op that only creates, if no memory is idle: its caller may have taken a raw
+// address since the last op, so memory must not be handed on before the next op.
 Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool reachable) {
   const int32_t storage = device_.plan_executor.expected_key(bytes, op);
   Movable* made = nullptr;
@@ -174,8 +174,8 @@ Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool rea
   return made != nullptr ? made : make_anyway(bytes, op, stream);
 }
 
-// There is no room. What an op has begun with lies where it lies until it ends: so its small operands may keep more
-// chunks than they fill. What finds no room for that alone comes when it is used next.
+// Used if memory is out. An op keeps its operands where they lie until it ends, so small operands may keep more chunks
+// than they fill. An allocation that fails only because of that is made on the host, and swapped in at its next use.
 Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
   const bool put_off = chunks_->put_off.active();
   const Mover::Uses uses = op != nullptr ? uses_of(*op) : Mover::Uses{};
@@ -191,8 +191,8 @@ Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
   return made;
 }
 
-// Blocks of plain and unified memory that the device may hold at once beside chunks. Undivided, chunks do not shrink
-// for them.
+// Returns the blocks of plain and unified memory that the device may hold beside chunks; 0 if the budget is not
+// divided, because chunks do not shrink for them then.
 uint64_t Swapping::other_chunks() const {
   if (!present_budget().divided()) return 0;
   uint64_t bytes = 0;
@@ -244,7 +244,7 @@ void Swapping::end_put_off(uint64_t update_bytes, uint64_t update_tensors) {
 
 void Swapping::end(Block* block) noexcept {
   const auto is_it = [&](const Movable::Use& use) { return use.block == notes(*block).movable; };
-  for (RunningOp* op : device_.guard.running_ops()) {  // of any thread
+  for (RunningOp* op : device_.guard.running_ops()) {  // in any thread
     for (Mover::Uses* uses : {&op->swapped, &op->made_out})
       uses->erase(std::remove_if(uses->begin(), uses->end(), is_it), uses->end());
   }
@@ -306,12 +306,12 @@ void Swapping::end_op(RunningOp& op) noexcept {
   if (!op.untouched) go_on();
 }
 
-// With what plans asked for: no op is refused because a copy for another one cannot begin.
+// Continues the plan's moves. An op is not refused because a copy for another op cannot begin.
 void Swapping::go_on() noexcept {
   try {
     mover().progress();
   } catch (const std::exception&) {
-    return;  // an op that needs the room itself meets it again, and may throw
+    return;  // an op that needs this memory tries again, and may throw
   }
 }
 
@@ -326,11 +326,11 @@ void Swapping::begin_step(uint32_t step) {
 
 void Swapping::reset_peaks() noexcept {
   chunks_->memory.ranges.chunks.taken.reset_peak();
-  chunks_->memory.staying.reset_peak();
+  chunks_->memory.small_chunks.reset_peak();
   chunks_->memory.copies.in_use.reset_peak();
 }
 
-// Managed memory and chunks are seldom there together: then the peak is at most this.
+// Managed memory and chunks rarely exist at the same time; if they do, this peak is an upper bound.
 void Swapping::tell(um_memory_stats* out) const noexcept {
   out->host_bytes += chunks_->memory.copies.in_use.now;
   out->host_peak_bytes += chunks_->memory.copies.in_use.peak;

@@ -1,4 +1,6 @@
-// Chunked memory: what an op is given comes onto the device before the op runs, and may leave once it has ended.
+// Chunked memory: before an op runs, its operands are swapped in and pinned. They may be evicted once the op has ended.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <memory>
@@ -14,44 +16,47 @@ class Swapping final : public Participant {
  public:
   explicit Swapping(um_device& device) : Participant(device, kSwapTurns) {}
 
-  // From the first time on there is chunked memory; later only its budgets change. Throws um::Error.
+  // Adds chunked memory; later calls only change its budgets. Throws um::Error.
   void set(const um_chunk_options& options);
   void read(um_swap_counters* out);
-  // How far ahead it is used, until somebody says otherwise; nullptr: nobody knows. Throws um::Error.
+  // Sets who predicts the next uses of allocations; nullptr: they are unknown. Throws um::Error.
   void look_ahead(const Outlook* outlook);
-  // A step that is to be planned for begins as it would after any past. Throws um::Error.
+  // Prepares a step that is recorded for planning, so that its placement does not depend on earlier steps. Throws
+  // um::Error.
   void begin_anew();
-  // Ops of this step that find no room are not refused at once, but when it ends. False: they are, as outside of
-  // steps, and where kernels run elsewhere.
+  // Postpones refusals of this step's ops to its end. Returns false, and ops are refused at once, outside of steps and
+  // on devices whose kernels do not run in the calling thread.
   bool put_off();
   bool is_refused() const { return has_chunks() && chunks_->put_off.active(); }
-  // The step has ended, or ends here so that the script can try it again. Throws um::Error where it was refused
-  // anything. `update_bytes`: of which an update that will not run would use `update_tensors` at once.
+  // Ends the postponement, at the end of the step or so that the script can try it again. Throws um::Error if anything
+  // was refused. An update that will not run would use `update_tensors` tensors of `update_bytes` each.
   void end_put_off(uint64_t update_bytes = 0, uint64_t update_tensors = 0);
   // The context is current.
   void close() noexcept;
-  // The driver does not take it back: it stays for good.
+  // The driver does not take the memory back, so it is never freed.
   void abandon() noexcept { static_cast<void>(chunks_.release()); }
 
-  // `reachable`: kernels that no op announces may use it. Throws um::Error.
+  // `reachable`: kernels that no op announces may use the memory. Throws um::Error.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                   driver::CUstream stream, bool reachable);
-  // Of one that may move, as all that follows.
+  // Frees an allocation that may move; the following functions are for such allocations too.
   void end(Block* block) noexcept;
-  // The allocation that has an address for life and does not lie there now; nullptr: there is none.
+  // Returns the allocation with this address for life, if it does not lie there now; nullptr: there is none.
   Movable* reserved_at(uint64_t address) const;
-  // It lies at that address from now on, on the device. False: it cannot. The context is current; throws um::Error.
+  // Swaps the allocation in at its address for life. Returns false if that is impossible. The context is current;
+  // throws um::Error.
   bool return_to_reserved(Movable* block, bool write);
-  // On the device, and pinned. The context is current; throws um::Error.
+  // Swaps the allocation in, and pins it. The context is current; throws um::Error.
   void hold(Movable* block, bool write);
   uint64_t device_bytes(const Block& block) const;
-  // Whether so many bytes find room on the device for good, as they are few.
+  // Returns whether an allocation of this size is small, and fits within the limit of small ones, which are never
+  // evicted.
   bool stays(uint64_t bytes) const;
   Mover& mover() const { return chunks_->mover; }
   HostCopies& copies() const { return chunks_->memory.copies; }
   bool has_chunks() const { return chunks_ != nullptr; }
-  // Whether the chunks of the step that ends lay where they will lie in steps like it (Layout::settled).
-  bool is_laid_out() const { return has_chunks() && chunks_->memory.layout.settled(); }
+  // Returns whether the chunks of the step that ends lay where steps like it will have them (Layout::steady).
+  bool is_laid_out() const { return has_chunks() && chunks_->memory.layout.steady(); }
 
   void begin_op(RunningOp& op) override;
   void end_op(RunningOp& op) noexcept override;

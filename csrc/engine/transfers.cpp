@@ -128,7 +128,7 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
 // Until something writes to it the host's copy is good, once it is whole.
 void Transfers::stay(Movable* block) noexcept {
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
-  memory_.stays(block->residence.range);
+  memory_.cancel_departure(block->residence.range);
   ++events_.counted.cancelled;
   // Without a copy to the host `moved` is its last use, which may be the copy to the device.
   block->where = block->copying_out ? Where::device : Where::arriving;

@@ -15,7 +15,7 @@ void AddressMap::enter(Arena* arena) {
   for (uint64_t at = arena->address() >> kLeafShift; at <= last >> kLeafShift; ++at) {
     if (root_[at].load(std::memory_order_acquire) != nullptr) continue;
     Leaf* fresh = new Leaf();
-    Leaf* other = nullptr;  // another device may be adding the same leaf
+    Leaf* other = nullptr;  // another device may add the same leaf now
     if (!root_[at].compare_exchange_strong(other, fresh, std::memory_order_acq_rel)) delete fresh;
   }
   restore(arena);

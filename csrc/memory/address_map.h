@@ -1,4 +1,5 @@
-// Which arena holds an address: a table over 48-bit addresses in steps of 2 MiB, read without a lock.
+// Maps an address to the arena that contains it: a table over 48-bit addresses in steps of 2 MiB, which is read without
+// a lock.
 #pragma once
 
 #include <atomic>
@@ -12,20 +13,20 @@ inline uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64
 
 class AddressMap {
  public:
-  // nullptr for addresses that are not ours. The arena may be closed by another thread at any time unless something
-  // keeps it: a live allocation in it, or its device's lock after a second look.
+  // Returns nullptr for addresses that are not ours. Another thread may close the arena at any time, unless the caller
+  // has a live allocation in it, or holds its device's lock and has called find() again.
   Arena* find(uint64_t address) const {
     if (address >> kAddressBits != 0) return nullptr;
     const Leaf* leaf = root_[address >> kLeafShift].load(std::memory_order_acquire);
     return leaf == nullptr ? nullptr
                            : leaf->arena[address / kBlockBytes % kLeafEntries].load(std::memory_order_acquire);
   }
-  // Throws um::Error or std::bad_alloc and then has entered nothing.
+  // Throws um::Error or std::bad_alloc, and then has entered nothing.
   void enter(Arena* arena);
   void leave(const Arena* arena) noexcept;
   // Undoes leave().
   void restore(Arena* arena) noexcept;
-  // Of a part of it alone, in which another arena lay.
+  // Enters only a part of the arena, in which another arena lay.
   void restore(Arena* arena, uint64_t begin, uint64_t end) noexcept;
 
  private:
@@ -36,10 +37,10 @@ class AddressMap {
   };
   void store(uint64_t begin, uint64_t end, Arena* value) noexcept;
 
-  std::atomic<Leaf*> root_[uint64_t{1} << (kAddressBits - kLeafShift)] = {};  // leaves stay for ever
+  std::atomic<Leaf*> root_[uint64_t{1} << (kAddressBits - kLeafShift)] = {};  // a leaf is never freed
 };
 
-// The process's map, never destroyed: frees come after static destructors have run.
+// The map of the process. It is never destroyed, because memory is still freed after static destructors have run.
 inline AddressMap& address_map() {
   static AddressMap map;
   return map;

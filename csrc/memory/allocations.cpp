@@ -27,7 +27,8 @@ Allocations::~Allocations() {
 }
 
 void Allocations::set_chunked(MovableMemory* memory, ArenaSource& small_arenas) {
-  const um_placement key{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};  // all of them: there is one budget
+  const um_placement key{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER,
+                         UM_ADVICE_NONE};  // one heap serves all placements, because there is one budget
   small_ = std::make_unique<ManagedHeap>(device_, key, small_arenas, pool_, memory->chunk_bytes());
   movable_ = memory;
   movable_->ranges.chunks.pool.count_in(&statistics.reserved_bytes);
@@ -41,14 +42,15 @@ ManagedHeap& Allocations::heap_of(const um_placement& placement) {
   }
   um_placement key = placement;
   const bool plain = key.memory == UM_MEMORY_DEVICE;
-  if (plain) key.advice = UM_ADVICE_NONE;  // plain memory takes none
+  if (plain) key.advice = UM_ADVICE_NONE;  // the driver takes no advice for plain memory
   auto& slot = heaps_[(key.memory * 3 + key.role) * UM_ADVICE_COUNT + key.advice];
   if (slot == nullptr) {
     if (!plain && backend_.managed_memory != 1) {
       throw Error(UM_UNSUPPORTED,
                   backend_.name + " has no managed memory (attribute 83): use policy \"resident\" or \"swap\"");
     }
-    // A managed arena costs address space; a plain one device memory at once, so on a small device it starts small.
+    // A managed arena costs address space only. A plain one takes device memory at once, so on a small device the first
+    // arena is small.
     uint64_t first_bytes = ManagedHeap::kFirstArenaBytes;
     if (plain) first_bytes = std::clamp(plain_.most_bytes / 32 / kBlockBytes * kBlockBytes, kBlockBytes, first_bytes);
     slot = std::make_unique<Heap>(device_, backend_, key, pool_, first_bytes, plain_);
@@ -70,14 +72,14 @@ Block* Allocations::take(uint64_t bytes, const um_placement& placement) {
     trim(UM_MEMORY_MANAGED);
     trim(UM_MEMORY_DEVICE);
   }
-  if (&heap == small_.get() && block->alone()) movable_->staying.add(1);
+  if (&heap == small_.get() && block->alone()) movable_->small_chunks.add(1);
   return block;
 }
 
 void Allocations::enter(Block* block, uint64_t bytes, const um_placement& placement, const Birth& birth) noexcept {
   block->owners = {};
   Record& record = block->record;
-  record = {};  // the descriptor is another block's no longer
+  record = {};  // the descriptor was another block's before
   record.serial = ++last_serial_;
   record.bytes = bytes;
   record.role = placement.role;
@@ -93,14 +95,14 @@ void Allocations::enter(Block* block, uint64_t bytes, const um_placement& placem
   *placed_bytes(*block) += bytes;
 }
 
-// Advice that the driver does not take was not applied.
+// Advice that the driver does not take counts as none.
 uint64_t* Allocations::placed_bytes(const Block& block) noexcept {
   const um_placement& placement = block.arena->heap->placement;
   const uint32_t advice = backend_.why_no_migration() == nullptr ? placement.advice : uint32_t{UM_ADVICE_NONE};
   return &statistics.placed_bytes[block.record.role][placement.memory][advice];
 }
 
-// Memory that other placements keep without using it must not make a request fail.
+// A request must not fail because heaps of other placements keep unused memory.
 Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
   const auto allocate = [&] {
     const uint64_t reserved_before_bytes = heap.reserved_bytes();
@@ -114,8 +116,8 @@ Block* Allocations::allocate_or_trim(ManagedHeap& heap, uint64_t bytes) {
     const bool out_of_memory = error.status() == UM_OUT_OF_DEVICE_MEMORY || error.status() == UM_OUT_OF_HOST_MEMORY;
     if (!out_of_memory) throw;
     const uint64_t changes = arena_changes_;
-    trim(static_cast<um_memory>(
-        heap.placement.memory));  // small chunked blocks: nothing, their chunks have come by then
+    // This frees nothing for small chunked blocks: their chunks are taken before this is tried.
+    trim(static_cast<um_memory>(heap.placement.memory));
     if (changes == arena_changes_) throw Error(error.status(), diagnosis(heap.placement, bytes, error.what()));
   }
   try {
@@ -142,8 +144,8 @@ std::string Allocations::diagnosis(const um_placement& placement, uint64_t bytes
 
 void Allocations::count_arenas(const ManagedHeap& heap, uint64_t reserved_before_bytes) noexcept {
   ++arena_changes_;
-  if (heap.placement.memory == UM_MEMORY_CHUNKED) return;  // its chunks count, wherever they are, not its addresses
-  const uint64_t delta_bytes = heap.reserved_bytes() - reserved_before_bytes;  // modulo 2^64: also when less
+  if (heap.placement.memory == UM_MEMORY_CHUNKED) return;  // its chunks count wherever they lie, not its addresses
+  const uint64_t delta_bytes = heap.reserved_bytes() - reserved_before_bytes;  // modulo 2^64, so it may be negative
   statistics.reserved_bytes.set(statistics.reserved_bytes.now + delta_bytes);
   statistics.reserved_by_role[heap.placement.role] += delta_bytes;
   if (heap.placement.memory == UM_MEMORY_DEVICE) plain_.reserved_bytes += delta_bytes;
@@ -166,9 +168,9 @@ void Allocations::give(Block* block) noexcept {
   ManagedHeap& heap = *arena->heap;
   const uint64_t reserved_before_bytes = heap.reserved_bytes();
   heap.free(block, &heap == small_.get() || statistics.reserved_bytes.now <= room_bytes_);
-  if (&heap == small_.get() && arena->empty()) {  // kept, for the next step needs it again, until none is left
-    movable_->staying.subtract(1);
-    if (movable_->staying.now == 0) heap.trim();
+  if (&heap == small_.get() && arena->empty()) {  // an arena is kept for the next step until all are empty
+    movable_->small_chunks.subtract(1);
+    if (movable_->small_chunks.now == 0) heap.trim();
   }
   if (heap.reserved_bytes() != reserved_before_bytes) count_arenas(heap, reserved_before_bytes);
 }
@@ -190,7 +192,7 @@ bool Allocations::trim() noexcept {
 }
 
 bool Allocations::takes_small(uint64_t bytes) const {
-  const uint64_t most_bytes = MovableMemory::kMostStayingBytes / movable_->chunk_bytes() * movable_->chunk_bytes();
+  const uint64_t most_bytes = MovableMemory::kMostSmallBytes / movable_->chunk_bytes() * movable_->chunk_bytes();
   return small_->has_room(bytes) || small_->reserved_bytes() < most_bytes;
 }
 

@@ -1,5 +1,6 @@
-// The live allocations of one device: a heap for each placement, what is remembered about each block, and the sums.
-// Not thread-safe: the device's lock is held.
+// The live allocations of one device: a heap for each placement, the record of each block, and the statistics.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@
 
 namespace um {
 
-// When and for what an allocation was made; names are interned.
+// The step, op and module in which an allocation was made. Names are interned.
 struct Birth {
   uint32_t step, op_index, op, module;
 };
@@ -25,29 +26,29 @@ class Allocations {
   Allocations(const Allocations&) = delete;
   Allocations& operator=(const Allocations&) = delete;
 
-  // From now on there is UM_MEMORY_CHUNKED; both are borrowed, and outlive this. Requests come here for what is small.
-  // Throws std::bad_alloc.
+  // Adds UM_MEMORY_CHUNKED. Both arguments are borrowed, and outlive this. Requests for small blocks of chunked memory
+  // are then served by a heap here. Throws std::bad_alloc.
   void set_chunked(MovableMemory* memory, ArenaSource& small_arenas);
 
-  // Throws um::Error, with a diagnosis where memory is out, and then nothing has changed.
+  // Throws um::Error and then has changed nothing. If memory is out, the message contains a diagnosis.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth);
   void free(Block* block) noexcept;
-  // A block of which nothing is remembered, for one that changes its place; and back. `take` throws as `allocate`.
+  // Allocates a block without a record, as the new place of an allocation that moves; give() frees it. take() throws as
+  // allocate() does.
   Block* take(uint64_t bytes, const um_placement& placement);
   void give(Block* block) noexcept;
-  // An allocation lies in another kind of memory from now on.
+  // Counts an allocation under the kind of memory to which it has moved.
   void moved(const Block& block) noexcept { *placed_bytes(block) += block.record.bytes; }
-  // Of one that somebody else makes and frees.
+  // Begin and end the record of a block that other code allocates and frees.
   void enter(Block* block, uint64_t bytes, const um_placement& placement, const Birth& birth) noexcept;
   void leave(const Block& block) noexcept;
   void label(Block* block, uint32_t role, uint32_t name);
-  // Gives back every empty arena of every heap, and all of chunked memory that nobody uses. False when the driver kept
-  // something.
+  // Gives back all empty arenas of all heaps, and all unused chunked memory. Returns false if the driver refused one.
   bool trim() noexcept;
-  // Of the heaps of one kind of memory.
+  // Does the same for the heaps of one kind of memory.
   bool trim(um_memory memory) noexcept;
 
-  // Every arena, in no order.
+  // Calls `each` for every arena, in no order.
   template <class Each>
   void each_arena(const Each& each) const {
     for (const auto& each_heap : heaps_) {
@@ -58,36 +59,37 @@ class Allocations {
     movable_->each_arena(each);
     for (const Arena* arena : small_->arenas()) each(*arena);
   }
-  // Every live allocation, arena by arena.
+  // Calls `each` for every live allocation, arena by arena.
   template <class Each>
   void each_block(const Each& each) const {
     each_arena([&](const Arena& arena) { arena.each_block(each); });
   }
-  // Arenas in order of address.
+  // Returns the arenas in order of address.
   std::vector<const Arena*> arenas_by_address() const;
-  // Changes whenever an arena comes or goes.
+  // Returns a number that changes whenever an arena is added or removed.
   uint64_t arena_changes() const { return arena_changes_; }
-  // Of the latest allocation.
+  // Returns the serial number of the newest allocation.
   uint64_t last_serial() const { return last_serial_; }
-  // Reserved for what is on the device whatever happens: plain memory and chunks.
+  // Returns the bytes of plain memory and of chunks: neither is ever paged out by the driver.
   uint64_t plain_bytes() const {
     return plain_.reserved_bytes +
            (movable_ != nullptr ? movable_->ranges.chunks.pool.created() * movable_->chunk_bytes() : 0);
   }
 
-  // What may lie on the device at once. As long as no more is reserved, empty arenas are kept: whoever gets their pages
-  // next finds them on the device. Above it they are given back: eviction would copy contents that nobody needs.
+  // Sets how many bytes may lie on the device at once. While no more is reserved, empty arenas are kept, because their
+  // pages are on the device when they are allocated again. Above it empty arenas are given back, because the driver
+  // would otherwise copy dead contents to evict them.
   void set_room(uint64_t bytes) { room_bytes_ = bytes; }
-  // UM_MEMORY_DEVICE takes no more than this from now on; 0: all that there is.
+  // Limits UM_MEMORY_DEVICE to so many bytes; 0: the device's total memory.
   void limit_plain(uint64_t bytes) {
     plain_.most_bytes = bytes != 0 ? std::min(bytes, backend_.total_bytes) : backend_.total_bytes;
   }
   bool limits_plain() const { return plain_.most_bytes < backend_.total_bytes; }
-  // Descriptors for whoever else makes blocks of this device.
+  // Block descriptors for other classes that make blocks of this device.
   StablePool<Block>& blocks() { return pool_; }
-  // Whether a small chunked block of so many bytes finds room in what small ones may take.
+  // Returns whether a small chunked block of so many bytes fits within the limit for small blocks.
   bool takes_small(uint64_t bytes) const;
-  // Gives back empty arenas of small chunked blocks. Whether there were any.
+  // Gives back empty arenas of small chunked blocks. Returns whether there were any.
   bool trim_small() noexcept;
 
   Statistics statistics;
@@ -115,7 +117,7 @@ class Allocations {
   PlainMemory plain_;
   std::unique_ptr<Heap> heaps_[kPlacements];
   MovableMemory* movable_ = nullptr;
-  std::unique_ptr<ManagedHeap> small_;  // of chunked memory, once there is any
+  std::unique_ptr<ManagedHeap> small_;  // for small chunked blocks; nullptr before set_chunked()
   uint64_t last_serial_ = 0;
   uint64_t arena_changes_ = 0;
   uint64_t room_bytes_;

@@ -10,8 +10,8 @@ namespace um {
 namespace {
 
 constexpr uint64_t kPageGranules = kBlockBytes / kGranuleBytes;
-// An arena of one or a few pages that comes and goes again and again keeps its tables: mapping them costs more than all
-// the rest.
+// Small arenas keep their tables when they close: an arena of few pages may open and close often, and mapping the
+// tables costs more than everything else.
 constexpr uint64_t kMostKeptTableBytes = uint64_t{512} << 10;
 
 }  // namespace
@@ -45,7 +45,7 @@ void Arena::close() noexcept {
   device.store(nullptr, std::memory_order_relaxed);
   if (tables_bytes_ > kMostKeptTableBytes) drop_tables();
   if (tables_ != nullptr)
-    std::fill_n(across_, bytes_ / kBlockBytes, nullptr);  // their heap may go before the tables do
+    std::fill_n(across_, bytes_ / kBlockBytes, nullptr);  // the heap may be destroyed before the tables are
   heap = nullptr;
   first = nullptr;
 }
@@ -68,7 +68,7 @@ Block* Arena::containing(uint64_t at) const {
     if (word == low_word) break;
   }
   Block* across = across_[(at - address_) / kBlockBytes];
-  // Its descriptor may serve elsewhere by now: it counts only if it is what its own start says, and reaches here.
+  // The descriptor may have been recycled. It counts only if its own start entry names it and it contains the address.
   if (across == nullptr || across->arena != this || across->free || across->parked) return nullptr;
   return across->address <= at && at < across->end() && starts_[granule(across->address)] == across ? across : nullptr;
 }

@@ -25,10 +25,10 @@ using driver::CUresult;
 
 constexpr uint64_t kLeastCapacityBytes = 2 * kBlockBytes;
 constexpr uint32_t kMostDelayUs = 1000000;
-// Beyond any machine's, and small enough that a budget's table of pages stays a few megabytes.
+// No machine has more, and with this much a budget's table of pages still takes only a few megabytes.
 constexpr uint64_t kSimulatedHostBytes = uint64_t{1} << 40;
 
-// Nobody sets it by accident and does not notice.
+// Reports which wait is left out for a test, so that the setting is noticed if it was made by accident.
 void report_left_out_wait() {
   if (left_out_wait == Wait::nothing) return;
   const std::string name = kLeaveOutWait;
@@ -40,7 +40,7 @@ void report_left_out_wait() {
                name.c_str());
 }
 
-// The options as the device takes them; throws um::Error with what is wrong and what was expected.
+// Returns the options as the device takes them. Throws um::Error if one is wrong.
 um_emulated_options checked(um_emulated_options options) {
   options.capacity_bytes = options.capacity_bytes / kBlockBytes * kBlockBytes;
   if (options.capacity_bytes < kLeastCapacityBytes) {
@@ -106,7 +106,7 @@ Backend Backend::open_simulated(const driver::Driver* driver, um_emulated_option
   return backend;
 }
 
-// `opener`: who opens the device, whether or not its driver shows hooks.
+// `opener` opens the device, also if the driver shows no hooks.
 Backend Backend::open_with_hooks(const driver::Driver* provider, const emulated::Hooks* opener,
                                  const um_emulated_options& options) {
   Backend backend;
@@ -142,7 +142,8 @@ Backend Backend::open_cuda(int32_t ordinal) {
   backend.describe();
   const OnError undo([&] { backend.close(); });
   backend.helper = std::make_shared<Helper>([libcuda, context = backend.context] {
-    static_cast<void>(libcuda->call.ctx_set_current(context));  // else its calls fail, as they may at any time
+    static_cast<void>(libcuda->call.ctx_set_current(
+        context));  // if this fails, the helper's calls fail too, and their callers expect that
   });
   const RequiredContext current(backend);
   size_t free_bytes = 0, all_bytes = 0;
@@ -153,7 +154,7 @@ Backend Backend::open_cuda(int32_t ordinal) {
   return backend;
 }
 
-// Retains the context last, so that nothing is held when something before it fails.
+// Retains the context last, so that nothing is held if an earlier call fails.
 void Backend::describe() {
   check(call().device_get(&device, ordinal), "finding the device");
   char text[sizeof(um_device_info::name)] = "";
@@ -165,7 +166,7 @@ void Backend::describe() {
   check(call().driver_get_version(&driver_version), "asking for the driver's version");
   const auto attribute = [&](driver::CUdevice_attribute which, int32_t* value) {
     const CUresult result = call().device_get_attribute(value, which, device);
-    if (result == CUDA_ERROR_INVALID_VALUE) {  // it is newer than this driver
+    if (result == CUDA_ERROR_INVALID_VALUE) {  // the attribute is newer than this driver
       *value = UM_UNKNOWN;
     } else {
       check(result, "asking for a device attribute");
@@ -181,7 +182,7 @@ void Backend::describe() {
 
 void Backend::close() noexcept {
   helper->end();
-  static_cast<void>(call().device_primary_ctx_release(device));  // nothing to be done about a failure
+  static_cast<void>(call().device_primary_ctx_release(device));  // a failure could not be handled
   std::exchange(hooks, &emulated::kSilent)->close(ordinal);
 }
 
@@ -189,8 +190,8 @@ uint64_t Backend::available_host_bytes() const {
   return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::available_host_bytes();
 }
 
-uint64_t Backend::spare_host_bytes() const {
-  return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::spare_host_bytes(um::available_host_bytes());
+uint64_t Backend::default_host_bytes() const {
+  return simulated_host_bytes_ != 0 ? simulated_host_bytes_ : um::default_host_bytes(um::available_host_bytes());
 }
 
 uint64_t Backend::total_host_bytes() const {

@@ -1,5 +1,5 @@
-// One device as the driver knows it: its table, its primary context, its attributes. The only file above the seam that
-// tells CUDA, the emulated device and the simulator's apart when opening; everything else asks what `hooks` say of it.
+// One device as the driver sees it: the driver table, the primary context and the attributes. No other file above the
+// driver tells CUDA, the emulated device and the simulated device apart; the rest of the core asks `hooks`.
 #pragma once
 
 #include <memory>
@@ -15,37 +15,38 @@ namespace um {
 
 class Backend {
  public:
-  // Both throw um::Error and then hold nothing.
+  // All four throw um::Error, and then hold nothing.
   static Backend open_emulated(const um_emulated_options& options);
-  // A device of the simulator. `options.host_bytes` limits its host's memory, 0 is none that any trace would reach.
+  // Opens a simulated device. `options.host_bytes` limits the host memory; 0: more than any trace needs.
   static Backend open_simulated(const um_emulated_options& options);
-  // The same as a GPU: without hooks, so that nobody above can tell it from CUDA. Synchronous: as the emulated device.
+  // Opens the simulated device as a GPU, without hooks, so that the engine treats it like CUDA. `synchronous`: it
+  // computes in the calling thread, as the emulated device does.
   static Backend open_simulated_gpu(const um_emulated_options& options, bool synchronous = false);
   static Backend open_cuda(int32_t ordinal);
-  // Every range must have been freed. Nothing is told of it from now on.
+  // Requires that all ranges have been freed. From now on the device reports nothing.
   void close() noexcept;
 
   const driver::Table& call() const { return driver->call; }
   bool has(driver::Function function) const { return driver->reason[static_cast<size_t>(function)] == nullptr; }
   bool ordered() const { return counting == UM_COUNTING_ORDERED; }
-  // The host's memory, simulated or this machine's.
+  // The memory of the simulated host, or of this machine.
   uint64_t available_host_bytes() const;
   uint64_t total_host_bytes() const;
-  // What may be taken of it by default: it needs some for everything else.
-  uint64_t spare_host_bytes() const;
-  // Null where advice and prefetch work, else why not.
+  // Returns how much host memory is taken by default. The rest is for other uses.
+  uint64_t default_host_bytes() const;
+  // Returns nullptr if the driver takes advice and prefetches, else the reason why not.
   const char* why_no_migration() const;
-  // What time it is: CLOCK_MONOTONIC's, unless the device's is virtual.
+  // Returns the time of CLOCK_MONOTONIC, or the virtual time of the device.
   int64_t now_ns() const { return hooks->now_ns(ordinal); }
-  // What the device has counted; all 0 where it is not exact.
+  // Returns the device's own counters; all 0 on a device that counts nothing exactly.
   emulated::Totals totals() const;
   um_charged charged() const;
   uint64_t calls(const char* function) const { return hooks->calls(ordinal, function); }
-  // Throws um::Error unless `result` is success; `doing` says what was tried.
+  // Throws um::Error unless `result` is success. `doing` names the call in the message.
   void check(driver::CUresult result, const std::string& doing) const;
 
   const driver::Driver* driver = nullptr;
-  std::shared_ptr<Helper> helper = std::make_shared<Helper>();  // a thread on CUDA
+  std::shared_ptr<Helper> helper = std::make_shared<Helper>();  // on CUDA it has a thread
   const emulated::Hooks* hooks = &emulated::kSilent;
   int32_t ordinal = -1;
   driver::CUdevice device = -1;
@@ -53,12 +54,12 @@ class Backend {
   um_counting counting = UM_COUNTING_RAW;
   std::string name;
   int32_t driver_version = 0;
-  // Attributes; UM_UNKNOWN where the driver does not know them.
+  // Attributes; UM_UNKNOWN: the driver does not know them.
   int32_t managed_memory = 0, concurrent_managed = UM_UNKNOWN, pageable_access = UM_UNKNOWN;
   int32_t integrated = 0, virtual_memory = 0;
-  bool discards = false;  // the driver's discard is trusted
+  bool discards = false;  // whether the driver's discard may be used
   uint64_t total_bytes = 0;
-  uint64_t free_at_opening_bytes = ~uint64_t{0};  // of the host and the device, where it was looked at (CUDA)
+  uint64_t free_at_opening_bytes = ~uint64_t{0};  // host plus device, measured when a CUDA device is opened
 
  private:
   static Backend open_with_hooks(const driver::Driver* driver, const emulated::Hooks* hooks,
@@ -66,11 +67,11 @@ class Backend {
   static Backend open_simulated(const driver::Driver* driver, um_emulated_options options);
   void describe();
 
-  uint64_t simulated_host_bytes_ = 0;  // 0: the host has what this machine has
+  uint64_t simulated_host_bytes_ = 0;  // 0: this machine's memory
 };
 
-// Makes the device's context current in this thread for its life, and puts the former one back: a free may come from a
-// thread that has none, or another device's.
+// Makes the device's context current in this thread while it lives, and then restores the former one. A thread that
+// frees memory may have no context, or that of another device.
 class CurrentContext {
  public:
   explicit CurrentContext(const Backend& backend) noexcept;
@@ -87,7 +88,7 @@ class CurrentContext {
   driver::CUresult result_;
 };
 
-// Likewise for those who cannot do without: throws um::Error when the driver refuses.
+// A CurrentContext that is required: its constructor throws um::Error if the driver refuses.
 class RequiredContext : public CurrentContext {
  public:
   explicit RequiredContext(const Backend& backend) : CurrentContext(backend) {

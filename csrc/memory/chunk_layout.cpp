@@ -13,13 +13,14 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr Moment kLongAgo{-1, -kInfinity};
 constexpr Moment kNever{std::numeric_limits<int64_t>::max(), kInfinity};
 
-// Searches end by then; more of either made no measured step faster.
+// Bounds of the searches. Larger values made no measured step faster.
 constexpr uint64_t kMostPairs = 1000;
 constexpr int kMostCuts = 8;
 
 using Chunks = std::vector<uint32_t>;
 
-// Chunks that are alike: when the last stay in them ends, and when one begins that has them already.
+// Chunks with the same free interval: `ended` is the end of their last stay, `claimed` the begin of the next stay that
+// already has them.
 struct Group {
   Moment ended, claimed;
   Chunks chunks;
@@ -49,7 +50,7 @@ class Pass {
     groups_.push_back(std::move(rest));
   }
 
-  // The next stay.
+  // Assigns chunks to stay `i`. Stays are placed in the order in which they begin.
   void place(size_t i) {
     for (const Group& each : choose(i)) hold(i, each.claimed, each.chunks);
     while (chunks[i].size() < stays_[i].count && exchange_for(i)) {
@@ -59,7 +60,7 @@ class Pass {
   std::vector<Chunks> chunks;  // by stay
 
  private:
-  // What the stay takes, and of what: all that there is when that is too little.
+  // Takes chunks for a stay and returns them by the groups they were in. There may be fewer than the stay needs.
   std::vector<Group> choose(size_t i) {
     const Stay& stay = stays_[i];
     std::vector<size_t> found;
@@ -94,7 +95,7 @@ class Pass {
     return taken;
   }
 
-  // The first stay of a chunk comes again in the next circle.
+  // The first stay of a chunk claims it again in the next circle.
   void hold(size_t i, Moment claimed, const Chunks& taken) {
     const Moment begin = stays_[i].begin;
     if (claimed.tick == kNever.tick) claimed = {begin.tick + length_.tick, begin.clock + length_.clock};
@@ -112,22 +113,22 @@ class Pass {
     }
   }
 
-  // Of two chunks, what each held before a time at which both were free, and for how much longer the device would wait
-  // if the rest changed places.
+  // A time at which two chunks are both free: how many stays each has before it, and how much longer the device waits
+  // if the chunks swap the stays after it.
   struct Cut {
     size_t kept[2] = {0, 0};
     double cost = kInfinity;
   };
-  // A chunk of one group and one of another.
+  // A chunk of group `a` and one of group `b`.
   struct Pair {
     size_t a = 0, b = 0;
     uint32_t free = 0, held = 0;
     Cut cut;
   };
 
-  // One chunk more for a stay: of two chunks, one is free when it begins but not for all of it, and in the other
-  // something ends before that is over. If both were free at some time before, what they held since then changes
-  // places, and the other one can be had.
+  // Makes one more chunk available to a stay. `free` is free when the stay begins, but is claimed before the stay ends.
+  // In `held` a stay ends before `free` is claimed, and then `held` is free until stay `i` has ended. If both were free
+  // at an earlier time, they swap their stays since then, and `held` is free for all of stay `i`.
   bool exchange_for(size_t i) {
     const Pair best = find_exchange(stays_[i]);
     if (best.cut.cost == kInfinity) return false;
@@ -136,7 +137,7 @@ class Pass {
     return true;
   }
 
-  // The first one for which nobody waits longer; else, of kMostPairs, the one for which the device waits least.
+  // Returns the first pair that adds no wait, or else the best of kMostPairs pairs.
   Pair find_exchange(const Stay& stay) const {
     Pair best;
     uint64_t found = 0;
@@ -158,7 +159,7 @@ class Pass {
     return best;
   }
 
-  // The chunk of the first group ends now where that of the second one did, which goes to a stay.
+  // After the exchange `free` ends when `held` did before, and the stay takes `held`.
   void trade(const Pair& pair, size_t i) {
     const Group later{groups_[pair.b].ended, groups_[pair.a].claimed, {pair.free}};
     const Moment claimed = groups_[pair.b].claimed;
@@ -169,7 +170,7 @@ class Pass {
     hold(i, claimed, {pair.held});
   }
 
-  // Of the last kMostCuts times at which both were free; the other one is held now.
+  // Returns the best of the last kMostCuts times at which both chunks were free, given that `other` is held now.
   Cut cut_of(uint32_t one, uint32_t other) const {
     const uint32_t pair[] = {one, other};
     Cut cut{{held_[one].size(), held_[other].size()}, kInfinity}, best;
@@ -192,7 +193,8 @@ class Pass {
     return best;
   }
 
-  // For how long the device waits where what one of them held after the cut follows what one of them held before it.
+  // Returns how long the device waits if the first stay after the cut in `after` follows the last one before it in
+  // `before`.
   double wait(const uint32_t (&pair)[2], const Cut& cut, int before, int after) const {
     const std::vector<size_t>&held = held_[pair[before]], &others = held_[pair[after]];
     if (cut.kept[after] == others.size()) return 0;
@@ -201,7 +203,7 @@ class Pass {
     return std::max(ended - stays_[others[cut.kept[after]]].begin.clock, 0.0);
   }
 
-  // What two chunks held after the cut.
+  // Swaps the stays that two chunks have after the cut.
   void exchange(const Pair& exchanged) {
     const uint32_t pair[] = {exchanged.free, exchanged.held};
     const auto after = [&](int which) {
@@ -214,7 +216,7 @@ class Pass {
       held_[pair[which]].resize(exchanged.cut.kept[which]);
       held_[pair[which]].insert(held_[pair[which]].end(), to.begin(), to.end());
       for (const size_t stay : from) {
-        if (std::find(to.begin(), to.end(), stay) != to.end()) continue;  // it has both
+        if (std::find(to.begin(), to.end(), stay) != to.end()) continue;  // this stay has both chunks
         std::replace(chunks[stay].begin(), chunks[stay].end(), pair[which], pair[1 - which]);
       }
     }
@@ -223,8 +225,8 @@ class Pass {
   const std::vector<Stay>& stays_;
   const Moment length_;
   std::vector<Group> groups_;
-  std::vector<std::vector<size_t>> held_;  // by chunk: the stays that were given it, in their order
-  std::vector<Moment> held_until_;         // by chunk: the end of what was there when the circle began
+  std::vector<std::vector<size_t>> held_;  // by chunk: its stays, in order
+  std::vector<Moment> held_until_;         // by chunk: the end of the stay that had it when the circle began
 };
 
 }  // namespace

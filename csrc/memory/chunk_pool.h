@@ -1,5 +1,5 @@
-// The physical chunks of one device: as many as were needed at once so far, at most the budget. A chunk is created once
-// and then handed around.
+// The physical chunks of one device. A chunk is created when it is first needed, then reused, and there are never more
+// than the budget.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class ChunkPool {
 
   ChunkPool(const Backend& backend, uint64_t chunk_bytes, uint64_t budget_chunks)
       : backend_(backend), chunk_bytes_(chunk_bytes), budget_(budget_chunks) {}
-  // Every chunk was given back to the driver before.
+  // Requires that all chunks were given back to the driver.
   ~ChunkPool() = default;
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
@@ -24,25 +24,25 @@ class ChunkPool {
   uint64_t chunk_bytes() const { return chunk_bytes_; }
   uint64_t budget() const { return budget_; }
   void set_budget(uint64_t chunks);
-  // The most that there can be at once: less than the budget once the driver had no more.
+  // Returns how many chunks there can be at once: the budget, or fewer once the driver had no more memory.
   uint64_t most() const { return budget_ < ceiling_ ? budget_ : ceiling_; }
   uint64_t created() const { return created_; }
   uint64_t unused() const { return unused_.size(); }
-  // Those that exist beyond the budget.
+  // Returns how many chunks exist beyond the budget.
   uint64_t surplus() const { return created_ > budget_ ? created_ - budget_ : 0; }
-  // Bytes of all chunks are part of this sum from now on, until nullptr is given.
+  // Includes the bytes of all chunks in this sum, until nullptr is given.
   void count_in(Level* reserved_bytes);
 
-  // Makes one more that is unused. False when there may be no more, or the driver has none; throws um::Error on another
-  // failure.
+  // Creates one more unused chunk. Returns false if the budget is used up or the driver is out of memory; throws
+  // um::Error on any other failure.
   bool create();
-  // The unused one that take() gives.
+  // Returns the unused chunk that take() returns next.
   Chunk newest() const { return unused_.back(); }
   Chunk take() noexcept;
-  void give(Chunk chunk) noexcept { unused_.push_back(chunk); }  // has room for all that were created
-  // Gives unused chunks beyond the budget back to the driver; what it refuses is kept and tried again.
+  void give(Chunk chunk) noexcept { unused_.push_back(chunk); }  // create() has reserved the capacity
+  // Gives unused chunks beyond the budget back to the driver. A chunk that the driver refuses is kept and tried again.
   void shed() noexcept;
-  // Gives all unused ones back. False when the driver kept one.
+  // Gives all unused chunks back. Returns false if the driver refused one.
   bool give_back() noexcept;
 
  private:
@@ -52,7 +52,7 @@ class ChunkPool {
   const uint64_t chunk_bytes_;
   uint64_t budget_, created_ = 0;
   static constexpr uint64_t kNoCeiling = ~uint64_t{0};
-  uint64_t ceiling_ = kNoCeiling;  // chunks that there were when the driver had no more
+  uint64_t ceiling_ = kNoCeiling;  // how many chunks there were when the driver ran out of memory
   std::vector<Chunk> unused_;
   Level* reserved_bytes_ = nullptr;
 };

@@ -43,7 +43,8 @@ bool ChunkRanges::take(ChunkRange* range, CUstream first_user) {
   return true;
 }
 
-// All of its chunks are free, and have been for longest. Not one that the helper may still map.
+// Returns the range whose chunks are all free and were given back longest ago. Skips ranges that the helper may still
+// map.
 ChunkRange* ChunkRanges::idle_range(uint64_t count) const {
   const auto found = by_size_.find(count);
   if (found == by_size_.end()) return nullptr;
@@ -64,7 +65,7 @@ ChunkRange* ChunkRanges::idle_range(uint64_t count) const {
   return oldest;
 }
 
-// What had the chunks before comes before what has them now. The fences are kept: other streams know nothing of that.
+// The fences are kept after the first user has been ordered, because other streams are not ordered by that.
 void ChunkRanges::hold(ChunkRange* range, CUstream first_user) {
   Fences::Fence done = 0;
   for (const Chunk* chunk : range->chunks) {
@@ -92,7 +93,7 @@ void ChunkRanges::give(ChunkRange* range, Fences::Fence last_use) noexcept {
   }
   if (last_use != 0) replace(&range->last_use, last_use);
   range->held = false;
-  given_at_once_.push_back(range);  // make() has made room
+  given_at_once_.push_back(range);  // make() has reserved the capacity
   range->given = chunks.put_back(range->chunks);
   chunks.taken.subtract(range->chunks.size());
   UM_ASSERT(check(*range));
@@ -185,9 +186,9 @@ void ChunkRanges::give_part(ChunkRange* range, Fences::Fence last_use) noexcept 
   UM_ASSERT(check(*range) && check());
 }
 
-// Also what the helper has not begun to map. False, and the range is gone, where the driver refused.
+// Also maps a range that the helper has not begun to map. If the driver refuses, the range ends.
 bool ChunkRanges::mapped(ChunkRange* range) noexcept {
-  if (mapping.settle(range)) return true;
+  if (mapping.finish_mapping(range)) return true;
   static_cast<void>(retire(range));
   return false;
 }
@@ -204,8 +205,8 @@ void ChunkRanges::keep_none() noexcept {
   UM_ASSERT(check());
 }
 
-// Page tables for so many more: of what nobody has, what was given back longest ago ends. There may be more than the
-// limit as long as nothing can end.
+// Makes page tables available for `count` more chunks: ends the unused ranges that were given back longest ago. The
+// limit may be exceeded while no range can end.
 void ChunkRanges::make_place(uint64_t count) noexcept {
   while (mapping.mapped() - kept_ + count > kMostRangesOfChunk * chunks.pool.budget()) {
     ChunkRange* oldest = nullptr;
@@ -220,7 +221,7 @@ void ChunkRanges::make_place(uint64_t count) noexcept {
 
 // ---- back to the driver --------------------------------------------------------------------------------------
 
-// False where somebody has it, work that it was given may still run, or the driver refuses.
+// Ends a range. Returns false if it is held, work on it may still run, or the driver refuses.
 bool ChunkRanges::retire(ChunkRange* range) noexcept {
   if (range->held || range->handed_out) return false;
   if (!fences_.surely_passed(range->last_use, Wait::chunk_ready)) return false;
@@ -237,7 +238,7 @@ Block* ChunkRanges::detach(ChunkRange* range) noexcept {
   return room;
 }
 
-// Of a range that has ended, nothing is known any more.
+// Removes a range that has ended from all tables.
 void ChunkRanges::drop(ChunkRange* range) noexcept {
   for (Chunk* chunk : range->chunks) chunk->ranges.erase(std::find(chunk->ranges.begin(), chunk->ranges.end(), range));
   fences_.replace(&range->last_use);
@@ -270,7 +271,7 @@ bool ChunkRanges::release(Chunk* chunk) noexcept {
   return true;
 }
 
-// The host waits. Also where no event could tell: nobody need ask again.
+// Waits on the host. This also works if no event stands for the last use, and then the fence need not be asked again.
 void ChunkRanges::end(Fences::Fence* last_use) {
   fences_.wait(*last_use, Wait::chunk_taken);
   if (!left_out(Wait::chunk_taken)) fences_.replace(last_use);
@@ -281,7 +282,7 @@ void ChunkRanges::set_budget(uint64_t count) {
   shed();
 }
 
-void ChunkRanges::settle() {
+void ChunkRanges::shrink_to_budget() {
   for (Chunk* chunk = chunks.oldest(); chunk != nullptr && beyond_budget();) {
     Chunk* const newer = chunk->newer;
     end(&chunk->last_use);
@@ -301,7 +302,7 @@ void ChunkRanges::shed() noexcept {
   chunks.pool.shed();
 }
 
-// What uses them still is waited for.
+// Waits for the work that still uses the chunks.
 bool ChunkRanges::give_back() noexcept {
   try {
     for (const auto& [over, range] : ranges_) {

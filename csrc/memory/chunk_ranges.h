@@ -1,11 +1,20 @@
-// Device memory for storages that move: address ranges over physical chunks, of which each may lie under many ranges
-// at once (CUDA C++ Programming Guide, "Virtual Aliasing Support"). Whoever gives a range back frees its chunks, and
-// any free chunks make the next range: memory has no holes but what rounding to chunks leaves, and once a range of the
-// size lies over chunks that are free, none is mapped. What a chunk holds is seen through another of its ranges when
-// the kernel or copy that wrote it has ended: whoever takes a range comes after whoever had its chunks, in their
-// streams.
+// Device memory for storages that move: address ranges over physical chunks. A chunk may be mapped in several ranges at
+// once (CUDA C++ Programming Guide, "Virtual Aliasing Support").
 //
-// Not thread-safe: the device's lock is held, and its context is current.
+// Taking a range takes its chunks, and giving it back frees them. Any free chunks can form the next range, so the only
+// fragmentation is the rounding to whole chunks. If a mapped range of the right size has only free chunks, nothing is
+// mapped.
+//
+// Invariants:
+// - A chunk has at most one holder among the ranges. ChunkRange::taken is the number of its chunks that are not free.
+// - The new user's stream waits for the last user of each chunk, because aliased addresses are coherent only between
+//   kernels (and copies) that do not overlap.
+//
+// Example: the budget is three chunks, and range A = {0, 1} is given back. A request for two chunks takes A again
+// without a mapping call. A request for three chunks creates chunk 2, and maps a new range B = {0, 1, 2}. From then on
+// A cannot be taken until B is given back.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstdint>
@@ -22,62 +31,62 @@ namespace um {
 
 class ChunkRanges {
  public:
-  // `rooms` are addresses, in whole chunks; borrowed, and outlives this.
+  // `rooms` provides addresses in whole chunks. It is borrowed, and outlives this.
   ChunkRanges(const Backend& backend, Fences& fences, ManagedHeap& rooms, uint64_t chunk_bytes, uint64_t budget_chunks)
       : chunks(backend, chunk_bytes, budget_chunks), mapping(backend, rooms, chunk_bytes), fences_(fences) {}
-  // Nobody has a range any more. Whoever cares whether the driver takes its memory back calls give_back before.
+  // Requires that no range is held. Callers that need to know whether the driver refused call give_back() before.
   ~ChunkRanges() { static_cast<void>(give_back()); }
   ChunkRanges(const ChunkRanges&) = delete;
   ChunkRanges& operator=(const ChunkRanges&) = delete;
 
-  Chunks chunks;  // Only set_budget() says how many there may be.
+  Chunks chunks;  // only set_budget() changes how many there may be
   RangeMapping mapping;
 
-  // A range of so many chunks, all of them free until now; what `first_user` is given from now on runs after their last
-  // users. Of those that are mapped already the one that was given back longest ago, else a new one, over the chunks
-  // that were. nullptr: there is no room. Throws um::Error, and then it is not taken.
-  // `wanted`: over those of these chunks that are free, whatever else is mapped.
+  // Takes a range of `count` chunks, which were all free. Work that `first_user` is given from now on runs after their
+  // last users. Prefers the mapped range that was given back longest ago; otherwise maps a new one over new chunks, or
+  // over those that have been free for longest. `wanted`: prefers the free ones among these chunks, even if a new range
+  // has to be mapped. nullptr: there are too few free chunks. Throws um::Error, and then nothing is taken.
   ChunkRange* take(uint64_t count, driver::CUstream first_user, const Chunks::List& wanted = {});
-  // Likewise over those chunks that were given back longest ago, whatever is mapped.
+  // Takes the chunks that were given back longest ago, even if a new range has to be mapped.
   ChunkRange* take_oldest(uint64_t count, driver::CUstream first_user);
-  // The same of one range; false when somebody has one of its chunks.
+  // Takes this range. Returns false if one of its chunks is taken.
   bool take(ChunkRange* range, driver::CUstream first_user);
-  // What it was given runs until `last_use`.
+  // Gives a range back. Its last user's work has ended when `last_use` passes.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
-  // One more range over a chunk that somebody has, for a part of it; it is mapped already or is mapped now. Throws
+  // Takes one more range over a chunk that is held already, for a part of it. Reuses a mapped one if possible. Throws
   // um::Error.
   ChunkRange* take_part(Chunk* chunk);
   void give_part(ChunkRange* range, Fences::Fence last_use) noexcept;
-  // A range that was given back is not reused: it ends, and its addresses, where nothing is mapped any more, are
-  // the caller's. nullptr where what it was given may still run, or the driver refuses.
+  // Ends a range that was given back, unmaps it, and returns its addresses to the caller. nullptr: its last user's work
+  // may still run, or the driver refused.
   Block* detach(ChunkRange* range) noexcept;
-  // What was given back since something was taken, or this was called, was given back at once: in the order in which it
-  // was taken. A program lets go of many in whatever order hash tables of addresses or a collector of cycles have them.
+  // Sorts the ranges that were given back since the last call, or since one was taken: they count as given back at
+  // once, in the order in which they were taken. A program frees tensors between two ops in the order of a hash table
+  // or of the collector of cycles, which must not decide which chunks are reused.
   void end_moment() noexcept;
-  // The range over these chunks, in this order, by number from 0 on: mapped by the helper, unless it is. nullptr where
-  // there are not so many chunks. Numbers and ranges that are kept are good until released() changes, other ranges that
-  // nobody holds until another is mapped. Throws um::Error.
+  // Returns the range over the chunks with these numbers, in this order. If it is not mapped, the helper maps it.
+  // nullptr: there are not so many chunks. Numbers and kept ranges are valid until released() changes; other ranges are
+  // valid until another one is mapped. Throws um::Error.
   ChunkRange* map(const std::vector<uint32_t>& numbers);
   void keep(ChunkRange* range) noexcept;
   void keep_none() noexcept;
 
-  // What is beyond it is given back as soon as it is free, and its ranges end.
+  // Sets the budget. Chunks beyond it are given back to the driver as soon as they are free, and their ranges end.
   void set_budget(uint64_t count);
-  // Waits for the last use of what is free and beyond the budget. Throws um::Error.
-  void settle();
-  // Every chunk that nobody has goes back to the driver, and no range stays that shows it. False when the driver kept
-  // something.
+  // Waits for the last use of free chunks beyond the budget, and gives them back. Throws um::Error.
+  void shrink_to_budget();
+  // Gives all free chunks back to the driver, and ends their ranges. Returns false if the driver refused.
   bool give_back() noexcept;
 
   // What holds between calls (base/assert.h).
   bool check() const;
 
   uint64_t ranges() const { return ranges_.size() + parts_.size(); }
-  uint64_t released() const { return released_; }  // chunks and ranges that were kept, ever
+  uint64_t released() const { return released_; }  // how many chunks and kept ranges have ever ended
 
  private:
-  // On average, over all chunks of the budget, beside those that are kept: a plan's steady step needs 6 to 12, twice as
-  // many where it repeats every two steps (docs/decisions/storages-that-move.md).
+  // The average number of ranges a chunk, over all chunks of the budget, without kept ranges. A plan's steady step
+  // needs 6 to 12, or twice as many if it repeats every two steps (docs/decisions/storages-that-move.md).
   static constexpr uint64_t kMostRangesOfChunk = 16;
 
   ChunkRange* idle_range(uint64_t count) const;
@@ -98,10 +107,10 @@ class ChunkRanges {
   Fences& fences_;
   std::map<Chunks::List, std::unique_ptr<ChunkRange>> ranges_;
   std::map<uint64_t, std::vector<ChunkRange*>> by_size_;  // chunks -> ranges
-  std::vector<std::unique_ptr<ChunkRange>> parts_;        // ranges for parts of a chunk
-  std::vector<ChunkRange*> given_at_once_;                // in this moment
+  std::vector<std::unique_ptr<ChunkRange>> parts_;        // ranges over a part of a chunk
+  std::vector<ChunkRange*> given_at_once_;                // since the last end_moment()
   uint64_t takings_ = 0, released_ = 0;
-  uint64_t kept_ = 0;  // chunks of ranges that are kept
+  uint64_t kept_ = 0;  // the sum of the chunks of all kept ranges
 };
 
 }  // namespace um

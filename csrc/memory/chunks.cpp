@@ -27,7 +27,7 @@ Chunks::List Chunks::find_free(uint64_t count, const List& wanted) {
   }
   std::sort(found.begin(), found.end(), by_number);
   const List own = found;
-  const Chunk* first_made = nullptr;  // free since now: after all others
+  const Chunk* first_made = nullptr;  // new chunks were appended to the list just now, and are in `found` already
   while (found.size() < count) {
     Chunk* const chunk = create();
     if (chunk == nullptr) break;
@@ -37,7 +37,7 @@ Chunks::List Chunks::find_free(uint64_t count, const List& wanted) {
   for (Chunk* chunk = oldest_; chunk != first_made && found.size() < count; chunk = chunk->newer) {
     if (!std::binary_search(own.begin(), own.end(), chunk, by_number)) found.push_back(chunk);
   }
-  std::sort(found.begin(), found.end(), by_number);  // of the same chunks there is one range
+  std::sort(found.begin(), found.end(), by_number);  // there is one range for each set of chunks
   return found;
 }
 

@@ -42,7 +42,7 @@ ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_b
   return {address, wanted_bytes};
 }
 
-// The fuller it is the smaller are new arenas: what one heap does not use of its last one the others lack.
+// New arenas get smaller as memory fills up, because no heap can use the rest of another heap's last arena.
 uint64_t DriverArenas::within_limit(uint64_t least_bytes, uint64_t wanted_bytes) const {
   constexpr uint64_t kMostPart = 8;
   const uint64_t left_bytes = plain_.left_bytes(), part_bytes = left_bytes / kMostPart / kBlockBytes * kBlockBytes;
@@ -52,12 +52,12 @@ uint64_t DriverArenas::within_limit(uint64_t least_bytes, uint64_t wanted_bytes)
                                            in_words(plain_.reserved_bytes) + " are taken");
 }
 
-// A managed request beyond what the machine holds would succeed at once and stall the host later.
+// A managed request for more than the machine has would succeed at once, and the host would stall later.
 uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) const {
   size_t free_bytes = 0, total_bytes = 0;
   backend_.check(backend_.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
   uint64_t host_bytes = backend_.available_host_bytes();
-  if (backend_.integrated == 1) {  // one memory, told twice
+  if (backend_.integrated == 1) {  // host and device report the same memory
     host_bytes = std::max<uint64_t>(host_bytes, free_bytes);
     free_bytes = 0;
   }
@@ -79,12 +79,13 @@ uint64_t DriverArenas::affordable(uint64_t least_bytes, uint64_t wanted_bytes) c
   return wanted_bytes > most_bytes ? least_bytes : wanted_bytes;
 }
 
-// 0 when the driver is out of memory; throws on any other failure.
+// Returns 0 if the driver is out of memory. Throws um::Error on any other failure.
 uint64_t DriverArenas::allocate(uint64_t bytes) {
   CUdeviceptr raw = 0;
   const char* doing = "allocating memory from the driver";
   CUresult result = allocate_raw(bytes, &raw);
-  if (result == CUDA_SUCCESS && raw % kBlockBytes != 0) {  // not promised by the driver: take enough to align
+  if (result == CUDA_SUCCESS &&
+      raw % kBlockBytes != 0) {  // the driver does not promise an alignment, so this takes enough to align
     if (backend_.call().mem_free(raw) != CUDA_SUCCESS) leftovers_.push_back({raw, 0});
     result = allocate_raw(bytes + kBlockBytes, &raw);
   }
@@ -106,7 +107,7 @@ bool DriverArenas::release(Range range) noexcept {
   if (current.result() != CUDA_SUCCESS) return false;
   const auto shifted = raw_.find(range.address);
   const CUdeviceptr raw = shifted == raw_.end() ? range.address : shifted->second;
-  backend_.helper->finish();  // what it was asked to bring there
+  backend_.helper->finish();  // a prefetch into the range may be queued
   if (backend_.call().mem_free(raw) != CUDA_SUCCESS) return false;
   if (shifted != raw_.end()) raw_.erase(shifted);
   if (counts()) managed_cap::held_bytes -= range.bytes;

@@ -10,7 +10,7 @@
 
 namespace um {
 
-// Plain memory of one device, over all of its heaps.
+// The plain memory of one device, summed over all of its heaps.
 struct PlainMemory {
   uint64_t most_bytes, reserved_bytes = 0;
   uint64_t left_bytes() const { return most_bytes - std::min(reserved_bytes, most_bytes); }
@@ -23,12 +23,12 @@ class DriverArenas : public ArenaSource {
 
   Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
   bool release(Range range) noexcept override;
-  // Ranges that the driver gave, would not take back after a later failure, and does not take back now. None is left
-  // when this is true.
+  // Tries again to return ranges that the driver refused to take back. Returns whether none remain.
   bool return_leftovers() noexcept;
 
  private:
-  // Against what the process may have; a host that is nobody else's has a limit of its own.
+  // Returns whether the arenas count against the process's limit of managed memory. A host of the device's own has a
+  // limit of its own.
   bool counts() const { return placement_.memory == UM_MEMORY_MANAGED && !backend_.hooks->alone; }
   uint64_t within_limit(uint64_t least_bytes, uint64_t wanted_bytes) const;
   uint64_t affordable(uint64_t least_bytes, uint64_t wanted_bytes) const;
@@ -38,7 +38,7 @@ class DriverArenas : public ArenaSource {
   const Backend& backend_;
   const um_placement placement_;
   const PlainMemory& plain_;
-  std::unordered_map<uint64_t, uint64_t> raw_;  // arena -> what the driver calls it, where that is not the same
+  std::unordered_map<uint64_t, uint64_t> raw_;  // the driver's address of an arena, if alignment has changed it
   std::vector<Range> leftovers_;
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 using driver::Function;
 
-// The first of these functions that the driver lacks; empty where it has them all.
+// Returns the reason why the first of these functions is missing; empty if the driver has all.
 std::string missing(const Backend& backend, std::initializer_list<Function> functions) {
   for (const Function function : functions) {
     const char* reason = backend.driver->reason[static_cast<size_t>(function)];

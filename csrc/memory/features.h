@@ -1,5 +1,5 @@
-// What a device can do, told by its attributes and by what its driver has. Everything that is missing has a reason in
-// words: whoever needs it is refused with that, or does without.
+// The features of a device, derived from its attributes and its driver. If a feature is missing, why_not() says why in
+// words, for the message of the refusal.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ inline constexpr const char* kFeatureNames[] = {"managed memory", "advice, prefe
                                                 "discard of dead ranges", "explicit swapping"};
 inline constexpr uint32_t kFeatureCount = sizeof(kFeatureNames) / sizeof(kFeatureNames[0]);
 
-// Empty where the device has it.
+// Returns an empty string if the device has the feature.
 std::string why_not(const Backend& backend, Feature feature);
 
 }  // namespace um

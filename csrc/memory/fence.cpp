@@ -22,7 +22,7 @@ bool is_legacy(driver::CUstream stream) { return stream == nullptr || stream == 
 }  // namespace
 
 Fences::~Fences() {
-  constexpr int kAttempts = 3;  // for each: a driver that failed once may do it the next time
+  constexpr int kAttempts = 3;  // for each event, because a failure may be transient
   for (const CUevent event : idle_) {
     for (int i = 0; i < kAttempts && backend_.call().event_destroy(event) != CUDA_SUCCESS; ++i) {
     }
@@ -31,7 +31,7 @@ Fences::~Fences() {
 
 CUevent Fences::take_event() {
   if (idle_.empty()) {
-    make_room(idle_, event_count_ + 1);  // recycling never allocates
+    make_room(idle_, event_count_ + 1);  // so that recycling never allocates
     CUevent event = nullptr;
     backend_.check(backend_.call().event_create(&event, driver::CU_EVENT_DISABLE_TIMING), "creating an event");
     ++event_count_;
@@ -49,7 +49,7 @@ void Fences::recycle(Entry& entry) noexcept {
   entry.joined.clear();
 }
 
-// False: the stream's owner has destroyed it.
+// Returns false if the stream has been destroyed.
 bool Fences::record_event(CUevent event, driver::CUstream stream) {
   const CUresult result = backend_.call().event_record(event, stream);
   if (result != CUDA_ERROR_INVALID_HANDLE && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
@@ -61,7 +61,7 @@ bool Fences::record_event(CUevent event, driver::CUstream stream) {
   return false;
 }
 
-// The one that is taken next.
+// Returns the fence that record() or join() takes next.
 Fences::Fence Fences::prepared() {
   if (unused_.empty()) {
     make_room(unused_, entries_.size() + 1);
@@ -158,8 +158,8 @@ void Fences::order(driver::CUstream stream, Fence fence, Wait name) {
   order_once(stream, fence);
 }
 
-// Fences that are joined again and again share most of what they are made of: a walk that came by each of their ways
-// would take twice as long for each of them.
+// Visits each fence once. Fences that are joined repeatedly share most of their parts, so visiting each path would take
+// time exponential in the number of joins.
 void Fences::order_once(driver::CUstream stream, Fence fence) {
   Entry& entry = entries_[fence - 1];
   if (std::exchange(entry.ordered, orders_) == orders_ || (entry.legacy && is_legacy(stream))) return;

@@ -1,5 +1,11 @@
-// Moments in the work that streams were given, as events of one device that are recycled: none is created in the steady
-// state. Not thread-safe: the device's lock is held, and its context is current.
+// Points in the work of streams, as recycled events of one device: steady steps create no events.
+//
+// Example: record({s1, s2}) returns fence 5 with two events. After order(s3, 5) the work that s3 is given runs after
+// all work that s1 and s2 had been given before record(). release(5) gives the events back for reuse.
+//
+// Invariants: a fence is valid while there is a reference to it. A fence is passed if all of its events are.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstddef>
@@ -16,52 +22,54 @@ namespace um {
 class Fences {
  public:
   using Fence = uint32_t;  // 0: nothing to wait for
-  // Never passes: whoever waits for it waits for everything that the device has been given. Needs no reference.
+  // Stands for all work that the device has been given until the wait: it never counts as passed, and a wait for it
+  // waits for the whole device. It needs no reference.
   static constexpr Fence kWholeDevice = ~Fence{0};
 
   explicit Fences(const Backend& backend) : backend_(backend) {}
-  // Every fence must have been released; nothing is waited for.
+  // Requires that every fence has been released. Waits for nothing.
   ~Fences();
   Fences(const Fences&) = delete;
   Fences& operator=(const Fences&) = delete;
 
-  // After everything that those streams have been given until now; the caller has one reference to it. A stream that is
-  // gone is added to `gone`: what it was given may still run, so the whole device has been waited for. Throws um::Error
-  // or std::bad_alloc.
+  // Returns a fence after all work that these streams have been given until now; the caller owns one reference. A
+  // stream that was destroyed is added to `gone`: its work may still run, so the whole device is waited for. Throws
+  // um::Error or std::bad_alloc.
   Fence record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone = nullptr);
-  // Passed when both have; the caller has one reference to it, too. Throws std::bad_alloc.
+  // Returns a fence that passes when both have; the caller owns one reference. Throws std::bad_alloc.
   Fence join(Fence one, Fence other);
-  // Each of these four is a wait, or decides that there is none: what it is called, a test can leave out.
+  // The next four functions wait, or find that no wait is needed. `name` is the wait's name in docs/waits.md, by which
+  // tests leave it out.
   //
-  // Throws um::Error when the driver fails.
+  // Returns whether the fence has passed. Throws um::Error if the driver fails.
   bool passed(Fence fence, Wait name);
-  // The same; false also when the driver fails.
+  // Returns false also if the driver fails.
   bool surely_passed(Fence fence, Wait name) noexcept;
-  // The host waits. Throws um::Error.
+  // Waits on the host. Throws um::Error.
   void wait(Fence fence, Wait name);
-  // What the stream is given from now on runs after it. The legacy stream needs not be told to wait for itself; any
-  // other may be a new one that has the handle of one that is gone. Throws um::Error.
+  // Makes the stream's further work run after the fence. The legacy stream is never made to wait for itself. Any other
+  // stream is, because it may be a new one with the handle of a destroyed one. Throws um::Error.
   void order(driver::CUstream stream, Fence fence, Wait name);
-  // Called whenever a stream is about to be made to wait, from now on.
-  void before_waits(std::function<void(driver::CUstream)> told) { before_wait_ = std::move(told); }
+  // From now on `notify` is called each time before a stream is made to wait.
+  void before_waits(std::function<void(driver::CUstream)> notify) { before_wait_ = std::move(notify); }
   void retain(Fence fence) noexcept;
   void release(Fence fence) noexcept;
-  // `next` in place of a fence of which there is a reference; the caller's reference to it goes there.
+  // Replaces a fence in `held`, which owns a reference, by `next`. The caller's reference to `next` moves there.
   void replace(Fence* held, Fence next = 0) noexcept {
     if (*held != 0) release(*held);
     *held = next;
   }
 
   uint64_t live() const { return entries_.size() - unused_.size(); }
-  uint64_t events() const { return event_count_; }  // that were created
+  uint64_t events() const { return event_count_; }  // how many were ever created
 
  private:
   struct Entry {
-    std::vector<driver::CUevent> events;  // that have not been seen to have passed
-    std::vector<Fence> joined;            // likewise, fences of which there is a reference here
-    bool legacy = false;                  // of the legacy stream alone
+    std::vector<driver::CUevent> events;  // events not yet known to have passed
+    std::vector<Fence> joined;            // fences not yet known to have passed; each holds a reference
+    bool legacy = false;                  // it has one event, of the legacy stream
     uint32_t references = 0;
-    uint64_t ordered = 0;  // the last `order` that came by
+    uint64_t ordered = 0;  // the number of the last order() that visited it
   };
   Fence prepared();
   driver::CUevent take_event();
@@ -72,14 +80,14 @@ class Fences {
   static bool counted(Fence fence) { return fence != 0 && fence != kWholeDevice; }
 
   const Backend& backend_;
-  std::vector<Entry> entries_;  // of fence 1, 2, ...
-  std::vector<Fence> unused_;   // both have room for all there are
+  std::vector<Entry> entries_;  // fence n has index n - 1
+  std::vector<Fence> unused_;   // both vectors have capacity for all fences
   std::vector<driver::CUevent> idle_;
   uint64_t event_count_ = 0, orders_ = 0;
   std::function<void(driver::CUstream)> before_wait_ = [](driver::CUstream) {};
 };
 
-// One reference to a fence, which was the caller's.
+// Owns one reference to a fence, taken over from the caller.
 class HeldFence {
  public:
   HeldFence(Fences& fences, Fences::Fence fence) : fences_(fences), fence_(fence) {}

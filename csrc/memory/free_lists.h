@@ -1,5 +1,6 @@
-// Free blocks by size: two-level segregated fit (M. Masmano, I. Ripoll, A. Crespo, J. Real: "TLSF: a new dynamic memory
-// allocator for real-time systems", ECRTS 2004). First level: powers of two; second: 32 equal steps of each.
+// Free blocks by size, as two-level segregated fit (M. Masmano, I. Ripoll, A. Crespo, J. Real: "TLSF: a new dynamic
+// memory allocator for real-time systems", ECRTS 2004). The first level has powers of two, the second 32 equal steps of
+// each.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,12 @@ class FreeLists {
 
   void insert(Block* block);
   void remove(Block* block);
-  // Moves the edges of a free block; it changes lists only when its size asks for that, which for large ones is rare.
+  // Moves the edges of a free block. It moves to another list only if its size requires that, which is rare for large
+  // blocks.
   void resize(Block* block, uint64_t address, uint64_t bytes);
-  // A block that holds `bytes` (granules, not 0) from a multiple of `alignment` on, or nullptr. Constant time: of the
-  // lists whose blocks may be too small or badly placed only the first few entries are looked at.
+  // Returns a block that has `bytes` (whole granules, not 0) from a multiple of `alignment` on; nullptr: none was
+  // found. Takes constant time: of lists whose blocks may be too small or misaligned it tries only the first few
+  // entries.
   Block* find(uint64_t bytes, uint64_t alignment) const;
 
   static uint64_t aligned_start(const Block& block, uint64_t alignment) {
@@ -38,16 +41,16 @@ class FreeLists {
   };
   static List list_of(uint64_t granules);
   static List list_above(uint64_t granules);
-  // Moves `list` to the first one from there on that has a block; nullptr when there is none.
+  // Moves `list` to the first list at or after it that has a block, and returns that block; nullptr: there is none.
   Block* head_from(List& list) const;
   static Block* fitting(Block* list, uint64_t bytes, uint64_t alignment);
 
-  uint32_t power_bits_ = 0;  // powers with a block
+  uint32_t power_bits_ = 0;  // a bit for each power that has a block
   uint32_t step_bits_[kPowers] = {};
   Block* head_[kPowers][kSteps] = {};
 };
 
-// Inline: an allocation and a free together are a few dozen instructions.
+// These functions are inline, because an allocation and its free together take a few dozen instructions.
 
 inline FreeLists::List FreeLists::list_of(uint64_t granules) {
   if (granules < kSteps) return {0, static_cast<uint32_t>(granules)};
@@ -55,7 +58,7 @@ inline FreeLists::List FreeLists::list_of(uint64_t granules) {
   return {log - kStepBits + 1, static_cast<uint32_t>(granules >> (log - kStepBits)) - kSteps};
 }
 
-// The first list all of whose blocks have at least `granules`.
+// Returns the first list in which every block has at least `granules`.
 inline FreeLists::List FreeLists::list_above(uint64_t granules) {
   if (granules < kSteps) return list_of(granules);
   return list_of(granules + (uint64_t{1} << (log2_floor(granules) - kStepBits)) - 1);
@@ -115,10 +118,11 @@ inline Block* FreeLists::fitting(Block* list, uint64_t bytes, uint64_t alignment
 
 inline Block* FreeLists::find(uint64_t bytes, uint64_t alignment) const {
   const uint64_t granules = bytes / kGranuleBytes;
-  // Exact sizes come back every step: their own list first, although it also holds blocks that are too small.
+  // The same sizes are allocated in every step, so the list of exactly this size is tried first, although it also has
+  // blocks that are too small.
   const List own = list_of(granules);
   if (Block* block = fitting(head_[own.power][own.step], bytes, alignment)) return block;
-  // From here on blocks are large enough, but may lie badly, up to the list in which any place will do.
+  // From here on all blocks are large enough but may be misaligned, up to the list in which any alignment fits.
   List list = list_above(granules);
   const List any = list_above(granules + alignment / kGranuleBytes - 1);
   for (Block* head = head_from(list); head != nullptr; ++list.step, head = head_from(list)) {

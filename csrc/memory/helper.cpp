@@ -36,7 +36,7 @@ void Helper::run() {
   }
 }
 
-void Helper::settle(Ticket ticket) noexcept {
+void Helper::finish(Ticket ticket) noexcept {
   if (ticket == 0 || process::forked()) return;
   std::unique_lock lock(mutex_);
   const auto found =
@@ -55,7 +55,7 @@ void Helper::finish() noexcept {
 }
 
 void Helper::end() noexcept {
-  if (process::forked()) return thread_.joinable() ? thread_.detach() : void();  // which the child does not have
+  if (process::forked()) return thread_.joinable() ? thread_.detach() : void();  // the child has no such thread
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;

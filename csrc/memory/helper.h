@@ -1,9 +1,8 @@
-// A thread beside those that launch kernels, for driver calls that may block: mapping memory, page-locking it, and
-// prefetches of managed memory, which the driver carries out in the thread that asks where the stream is idle
-// (open-gpu-kernel-modules, uvm_migrate.c). It begins with the first job. A device that computes in the calling thread
-// has no such thread: its jobs are done at once.
+// A thread for driver calls that may block: mapping memory, pinning host memory, and prefetches of managed memory. The
+// driver performs a prefetch in the calling thread if the stream is idle (open-gpu-kernel-modules, uvm_migrate.c). The
+// thread starts with the first job. On a device that computes in the calling thread, ask() runs the job itself.
 //
-// Thread-safe. Jobs take no lock that somebody may hold who waits for them, and tell by themselves when they fail.
+// Thread-safe. A job takes no lock that a thread may hold while it waits for the job, and reports its failures itself.
 #pragma once
 
 #include <condition_variable>
@@ -18,25 +17,25 @@ namespace um {
 class Helper {
  public:
   using Job = std::function<void()>;
-  using Ticket = uint64_t;  // of a job: in the order in which they were asked for; 0: of none
+  using Ticket = uint64_t;  // numbers the jobs in the order of ask(); 0: no job
 
-  // Without a thread.
+  // A helper without a thread.
   Helper() = default;
-  // `enter` is what the thread does before its first job.
+  // The thread calls `enter` before its first job.
   explicit Helper(Job enter) : enter_(std::move(enter)) {}
   ~Helper() { end(); }
   Helper(const Helper&) = delete;
   Helper& operator=(const Helper&) = delete;
 
   bool beside() const { return enter_ != nullptr; }
-  // Throws std::bad_alloc, std::system_error for a thread that cannot be had, and what a job throws that is done at
-  // once.
+  // Queues a job, or runs it now if there is no thread. Throws std::bad_alloc, std::system_error if no thread can be
+  // started, and, if the job runs now, whatever it throws.
   Ticket ask(Job job);
-  // The job has ended when this returns: one that has not begun is done by the caller.
-  void settle(Ticket ticket) noexcept;
-  // All have.
+  // Returns when the job has ended. Runs it in the calling thread if it has not begun.
+  void finish(Ticket ticket) noexcept;
+  // Returns when all jobs have ended.
   void finish() noexcept;
-  // Likewise, and the thread too; whoever asks from now on does it himself.
+  // Ends all jobs and the thread. From then on ask() runs each job itself.
   void end() noexcept;
 
  private:
@@ -49,7 +48,7 @@ class Helper {
   const Job enter_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Asked> asked_;  // that have not begun
+  std::deque<Asked> asked_;  // jobs that have not begun
   Ticket last_ = 0, running_ = 0;
   bool ended_ = false;
   std::thread thread_;

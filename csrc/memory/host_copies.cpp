@@ -26,16 +26,16 @@ uint64_t aligned(uint64_t address) { return (address + kBlockBytes - 1) / kBlock
 // ---- slabs ---------------------------------------------------------------------------------------------------
 
 void HostSlabs::set_budget(uint64_t bytes) {
-  const bool told = bytes != 0;
-  if (!told) bytes = backend_.spare_host_bytes() + created_bytes_;
+  const bool given = bytes != 0;
+  if (!given) bytes = backend_.default_host_bytes() + created_bytes_;
   if (bytes < kBlockBytes) {
     throw Error(
         UM_INVALID_ARGUMENT,
-        told ? "a host budget of " + std::to_string(bytes) + " bytes is below " + in_words(kBlockBytes) +
-                   ": give it more, or 0 for what there is"
-             : "the host has no memory to spare for what is swapped out: of " +
-                   in_words(backend_.available_host_bytes()) +
-                   " available, a tenth and at least 1 GiB stays free; give a host budget in bytes to take more");
+        given ? "a host budget of " + std::to_string(bytes) + " bytes is below " + in_words(kBlockBytes) +
+                    ": give it more, or 0 for what there is"
+              : "the host has no memory to spare for what is swapped out: of " +
+                    in_words(backend_.available_host_bytes()) +
+                    " available, a tenth and at least 1 GiB stays free; give a host budget in bytes to take more");
   }
   budget_bytes_ = bytes / kBlockBytes * kBlockBytes;
 }
@@ -67,7 +67,7 @@ ArenaSource::Range HostSlabs::acquire(uint64_t least_bytes, uint64_t wanted_byte
 }
 
 CUresult HostSlabs::allocate(uint64_t bytes, void** memory) const {
-  return backend_.call().mem_host_alloc(memory, bytes + kBlockBytes, 0);  // to be aligned in
+  return backend_.call().mem_host_alloc(memory, bytes + kBlockBytes, 0);  // enough to align the slab
 }
 
 ArenaSource::Range HostSlabs::keep(void* memory, uint64_t bytes) {
@@ -81,7 +81,8 @@ void HostSlabs::make_ahead(uint64_t bytes) noexcept {
     ahead_.job = backend_.helper->ask([this, bytes] {
       if (allocate(bytes, &ahead_.memory) != CUDA_SUCCESS) ahead_.memory = nullptr;
     });
-  } catch (const std::exception&) {  // then it is made when it is needed
+    // If no job can be queued, the slab is allocated when it is needed.
+  } catch (const std::exception&) {
     return;
   }
   ahead_.bytes = bytes;
@@ -89,7 +90,7 @@ void HostSlabs::make_ahead(uint64_t bytes) noexcept {
 }
 
 const HostSlabs::Ahead& HostSlabs::ahead() noexcept {
-  backend_.helper->settle(std::exchange(ahead_.job, 0));
+  backend_.helper->finish(std::exchange(ahead_.job, 0));
   return ahead_;
 }
 
@@ -145,7 +146,8 @@ void HostCopies::give(Block* block, Fences::Fence last_use) noexcept {
     try {
       uses_.push_back({block->address, block->end(), last_use});
       fences_.retain(last_use);
-    } catch (const std::bad_alloc&) {  // nobody could be told: it is over before anybody gets the memory
+      // Without an entry the next user could not be made to wait, so the last use must end first.
+    } catch (const std::bad_alloc&) {
       fences_.wait(last_use, Wait::host_chunk_given);
     }
   }
@@ -154,7 +156,7 @@ void HostCopies::give(Block* block, Fences::Fence last_use) noexcept {
   if (slabs_.created_bytes() > slabs_.budget_bytes() && uses_.empty()) static_cast<void>(heap_.trim());
 }
 
-// Uses end about in the order in which they were given back: the first that has not stops the search.
+// Uses end in about the order in which they were given back, so the first one that has not passed ends the search.
 void HostCopies::forget_passed() noexcept {
   while (!uses_.empty() && fences_.surely_passed(uses_.front().until, Wait::host_chunk_given)) {
     fences_.release(uses_.front().until);

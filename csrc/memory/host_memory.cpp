@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<uint32_t> sharers{1};
 
-// 0 where it does not say.
+// Returns 0 if /proc/meminfo does not have the field.
 uint64_t meminfo_bytes(const char* field) {
   std::FILE* file = std::fopen("/proc/meminfo", "re");
   uint64_t kib = 0;
@@ -28,7 +28,7 @@ uint64_t meminfo_bytes(const char* field) {
   return kib * 1024;
 }
 
-// Where /proc is not mounted the kernel tells less: of what can be freed only what is free already, and buffers.
+// Without /proc the kernel reports less: as available only free memory and buffers.
 uint64_t sysinfo_bytes(bool available) {
   struct sysinfo info{};
   if (sysinfo(&info) != 0) throw Error(UM_UNSUPPORTED, "neither /proc/meminfo nor sysinfo() tells the host's memory");
@@ -46,7 +46,7 @@ void share_host(uint32_t processes) { sharers = std::max(processes, uint32_t{1})
 uint64_t available_host_bytes() { return memory_bytes("MemAvailable", true) / sharers; }
 uint64_t total_host_bytes() { return memory_bytes("MemTotal", false) / sharers; }
 
-uint64_t spare_host_bytes(uint64_t available_bytes) {
+uint64_t default_host_bytes(uint64_t available_bytes) {
   constexpr uint64_t kLeastLeft = uint64_t{1} << 30;
   return available_bytes - std::min(available_bytes, std::max(available_bytes / 10, kLeastLeft));
 }

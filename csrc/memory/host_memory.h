@@ -1,4 +1,4 @@
-// The host's memory, where managed memory goes that does not fit the device.
+// The host's memory, into which managed memory is paged that does not fit the device.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,16 @@
 
 namespace um {
 
-// MemAvailable of /proc/meminfo: what the kernel can give without swapping; without /proc what is free. Throws
-// um::Error. So many processes of one training divide the host among them: what follows is this one's part.
+// The functions below report this process's share of the host's memory. share_host() sets how many processes of one
+// training share it. Available is MemAvailable of /proc/meminfo, which the kernel can give without swapping, or the
+// free memory if there is no /proc. They throw um::Error.
 void share_host(uint32_t processes);
 uint64_t available_host_bytes();
 uint64_t total_host_bytes();
-// All but a tenth of what is available, and but 1 GiB at least.
-uint64_t spare_host_bytes(uint64_t available_bytes);
+// Returns what may be taken by default: all available bytes except a tenth of them, or 1 GiB if that is more.
+uint64_t default_host_bytes(uint64_t available_bytes);
 
-// "1536 MiB (1610612736 bytes)": for messages.
+// Returns text for messages, such as "1536 MiB (1610612736 bytes)".
 std::string in_words(uint64_t bytes);
 
 }  // namespace um

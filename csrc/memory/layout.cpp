@@ -45,13 +45,13 @@ ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
   if (own.range != nullptr && own.chunks.size() == chunks && ranges_.take(own.range, first_user)) return own.range;
   const auto in_use = [](const Chunk* chunk) { return !chunk->free; };
   missed_ += static_cast<uint64_t>(std::count_if(own.chunks.begin(), own.chunks.end(), in_use));
-  // A step that repeats misses the same, so what it took then is as good now, and mapped.
+  // A steady step misses the same chunks each time, so the chunks taken last time are as good now, and mapped.
   const bool again = own.instead.size() == chunks && std::none_of(own.instead.begin(), own.instead.end(), in_use);
   if (!again) own.instead = instead(own, chunks);
   return ranges_.take(chunks, first_user, own.instead);
 }
 
-// Where it was at this turn of the step before, which is mapped.
+// Takes the chunks of this turn in the step before, whose range is mapped.
 ChunkRange* Layout::take_again(Turns* turns, size_t turn, uint64_t chunks, CUstream first_user) {
   if (ranges_.mapping.costs_nothing()) return ranges_.take(chunks, first_user);
   if (turn >= turns->last.size()) turns->last.resize(turn + 1);
@@ -63,9 +63,9 @@ ChunkRange* Layout::take_again(Turns* turns, size_t turn, uint64_t chunks, CUstr
   return range;
 }
 
-// Those of its own that are free, then those for which the device waits least, of equal ones those that no other stay
-// takes before it ends, and of equal ones those that are idle first, or were given back first: what was before steps
-// like this one decides nothing.
+// Returns chunks for a missed stay: its own free chunks, then other free ones. These are ordered by how long the device
+// waits for them, then by how long they overlap with a later stay of the layout, then by when they became idle, and
+// then by when they were given back. Nothing that happened before steps like this one decides.
 std::vector<Chunk*> Layout::instead(const Own& own, uint64_t chunks) const {
   struct Other {
     double wait;
@@ -113,7 +113,7 @@ std::vector<const ChunkRange*> Layout::in_the_way_of(int64_t key) {
   return holders;
 }
 
-// One that has left has ended then.
+// A stay that was marked as departing has ended already.
 void Layout::give(ChunkRange* range, Fences::Fence last_use) noexcept {
   if (Seen* const stay = seen(range)) {
     if (stay->open) end(range, now_);
@@ -151,7 +151,7 @@ void Layout::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
   UM_ASSERT(check());
 }
 
-void Layout::stays(const ChunkRange* range) noexcept {
+void Layout::cancel_departure(const ChunkRange* range) noexcept {
   Seen* const stay = seen(range);
   if (stay == nullptr) return;
   stay->open = true;
@@ -170,7 +170,7 @@ void Layout::end(const ChunkRange* range, double clock) noexcept {
   }
 }
 
-// When it begins, after those of its direction that began before.
+// Returns when the copy begins: after the earlier copies of its direction.
 double Layout::copy(bool to_host, uint64_t bytes, double earliest) noexcept {
   Link& link = links_[to_host ? 1 : 0];
   const double begin = std::max(link.until, earliest);
@@ -224,7 +224,7 @@ void Layout::stop() noexcept {
     chunk->ended = 0;
     chunk->place = 0;
   }
-  layouts_ = steps_ = unlaid_ = next_try_ = astray_ = spare_ = sparings_ = 0;
+  layouts_ = steps_ = unlaid_ = next_try_ = astray_ = spare_ = spare_raises_ = 0;
   follows_ = false;
   UM_ASSERT(check());
 }
@@ -239,12 +239,13 @@ void Layout::forget() noexcept {
 
 // ---- a new layout --------------------------------------------------------------------------------------------
 
-// Whether there are too few chunks, and the next steps show what it takes if more are left free.
-bool Layout::spare_more(const std::vector<Stay>& stays) {
+// Keeps more chunks free from now on if the layout lacks some. Returns whether it does; the next steps then show the
+// stays that follow from that.
+bool Layout::raise_spare(const std::vector<Stay>& stays) {
   uint64_t lacking = 0;
   for (const Stay& stay : stays) lacking += stay.count - stay.chunks.size();
-  if (lacking == 0 || sparings_ == kMostSparings) return false;
-  ++sparings_;
+  if (lacking == 0 || spare_raises_ == kMostSpareRaises) return false;
+  ++spare_raises_;
   spare_ += lacking;
   next_try_ = steps_ + 2;
   return true;
@@ -262,7 +263,7 @@ void Layout::make() {
   };
   steps_of_circle_ = chunks(longer) > chunks(stays) * kMostSteps ? kMostSteps : 1;
   if (steps_of_circle_ > 1) stays.swap(longer);
-  if (spare_more(stays)) return;
+  if (raise_spare(stays)) return;
   next_try_ = steps_ + (uint64_t{1} << std::min<uint64_t>(++layouts_, 32));  // each twice as long after the one before
   begins_.resize(ranges_.chunks.pool.most());
   try {
@@ -287,8 +288,8 @@ void Layout::make() {
   }
 }
 
-// The stays of a circle of so many steps. The last one ends at its edge: what is there then has its chunks. They are
-// laid out in `order`, so that the layout of a step is the same whatever was before.
+// Returns the stays of a circle of so many steps with their chunks. Stays that span the circle's edge keep the chunks
+// that they have now. Chunks are numbered by order() meanwhile, so the layout does not depend on earlier steps.
 std::vector<Stay> Layout::laid_out(int64_t steps, const std::vector<uint32_t>& numbers) {
   std::vector<uint32_t> places(numbers.size());
   for (uint32_t place = 0; place < numbers.size(); ++place) places[numbers[place]] = place;
@@ -316,9 +317,9 @@ std::vector<Stay> Layout::laid_out(int64_t steps, const std::vector<uint32_t>& n
   return all;
 }
 
-// The numbers of all chunks: of those that somebody has still, by his stay, then of those that are not made yet, then
-// of the free ones. What was given back first is the last, and so the first that a stay is given. Of chunks that are
-// alike in this the layout before tells which is which.
+// Returns the numbers of all chunks: first the held ones, by their stay; then the ones that do not exist yet; then the
+// free ones, the most recently freed first. A stay is given the last ones of this list first. Chunks that are alike are
+// ordered as in the layout before.
 std::vector<uint32_t> Layout::order() const {
   std::vector<std::tuple<int, uint64_t, uint64_t, uint32_t>> keys;
   for (uint32_t number = 0; number < ranges_.chunks.pool.most(); ++number) {
@@ -338,8 +339,8 @@ std::vector<uint32_t> Layout::order() const {
   return numbers;
 }
 
-// The stays of the step that ends: those that last beyond it, or leave and are needed after all, end when those of the
-// step before did. What is held for longer, or by others, leaves them no chunks.
+// Returns the stays of the step that ends. A stay that lasts beyond the step, or whose departure was cancelled, ends
+// when the same stay of the step before did. `others` gets the chunks that are held for longer or by other holders.
 std::vector<Stay> Layout::closed(int64_t longest, std::vector<uint32_t>* others) {
   std::vector<Stay> stays;
   std::vector<bool> spanning(ranges_.chunks.pool.most());

@@ -1,18 +1,32 @@
-// The memory of a step that repeats: which range each stay of a storage takes, so that none is mapped any more. What
-// stays there are is seen in a step, and what is laid out then is followed in the next ones. A stay is told by its
-// storage and by how many the storage had before in the step; one of which nobody knows the storage, by its size. A
-// stay that does not find its chunks free takes others in place of those that are in use, which should be in nobody's
-// way: else one miss makes many. One that is not known takes what it took in the step before, if that is free, or what
-// is mapped, and so do the first steps, from which a layout is made: then most are soon where they were, whatever a
-// layout would be, for steps 1 % longer. Where mapping costs nothing the first steps take the chunks that were given
-// back longest ago instead: so which chunks those are follows from the steps alone, as they soon are in the same order
-// whatever was before, and so does all that comes of it. In which order a program lets go of several between two ops is
-// no part of a step.
+// The device memory of a step that repeats: each stay of a storage gets an address range of its own, chosen ahead of
+// time, so that steady steps map nothing.
 //
-// Where a step fills the whole budget there are too few chunks for some stays, as each has its own for all of its time
-// and the step is a circle. So what plans bring ahead of time leaves some chunks free from then on.
+// A stay is the interval from taking a range for a storage to giving it back. The layout records the stays of a step.
+// When two steps in a row have the same stays, lay_out() (memory/chunk_layout.h) assigns chunks to them, and the
+// following steps use this assignment. A stay is recognized by its key and its turn. The key is the storage's number,
+// the size of an unknown storage, or the group of a shared chunk (memory/shared_chunks.h). The turn counts the earlier
+// stays with the same key in the step.
 //
-// Not thread-safe: the device's lock is held, and its context is current.
+// Invariants:
+// - The bytes that an op sees never depend on the layout: if the chunks of a stay are in use, it takes others.
+// - The layout depends on the steps alone, not on the order in which a program frees tensors between two ops. So
+//   simulations predict it.
+// - After released() of the ranges has changed, the layout is forgotten, because its ranges may have ended.
+//
+// Example: storage 7 takes three chunks twice in a step: [tick 4, tick 9) and [tick 20, tick 31). Two steps repeat
+// that. The new layout maps range A for turn 0 and range B for turn 1. In the next step the second take(3, stream, 7)
+// returns B without a mapping call. If a chunk of B is in use then, the step takes B's free chunks and others in place
+// of the rest, and missed() grows by one.
+//
+// A missed stay takes substitutes that other stays need last: otherwise one miss would cause many. A stay that is not
+// in the layout takes the chunks of the step before if they are free, or any mapped range. The first steps do the same,
+// so chunks soon repeat, at the price of 1 % longer steps. Where mapping is free, the first steps take the chunks that
+// were given back longest ago instead, which makes all that follows reproducible.
+//
+// If a step fills the whole budget, some stays lack chunks: each stay has its chunks for all of its time, and the step
+// is a circle. Swap-ins ahead of time then keep spare() chunks free.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstdint>
@@ -31,96 +45,103 @@ class Layout {
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
 
-  // ChunkRanges::take and give. `storage`: its number in the steps; -1: it is not known.
+  // Take and give back a range as ChunkRanges::take and give do. `storage` is the storage's number in the steps; -1:
+  // the storage is unknown.
   ChunkRange* take(uint64_t chunks, driver::CUstream first_user, int32_t storage) {
     return take_for(key_of(chunks, storage), chunks, first_user);
   }
-  // Likewise one chunk for storages that share it, and come back to each other (memory/shared_chunks.h).
+  // Takes a chunk that small storages of a group share.
   ChunkRange* take_shared(driver::CUstream first_user, int64_t group) {
     return take_for(kShared - group, 1, first_user);
   }
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
-  // Ranges that are in the way of the next stay of a storage.
+  // Returns the ranges that hold chunks of the next stay of a storage.
   std::vector<const ChunkRange*> in_the_way(uint64_t chunks, int32_t storage) {
     return in_the_way_of(key_of(chunks, storage));
   }
   std::vector<const ChunkRange*> in_the_way_of_shared(int64_t group) { return in_the_way_of(kShared - group); }
 
-  // A step begins that is to be like the one before. Where too many stays of that did not find their chunks, there is a
-  // new layout: made of it and mapped if it was like the one before it, else as soon as two are alike. Throws
-  // std::bad_alloc.
+  // Begins a step that is expected to repeat the last one. If too many stays of the last step missed their chunks,
+  // makes a new layout: at once if the last step repeated the one before, or else after the first two steps that are
+  // alike. Throws std::bad_alloc.
   void begin_step();
-  // Steps like those do not come any more.
+  // Forgets the layout, because no step like the last ones is expected.
   void stop() noexcept;
 
   // ---- the device's work, as it is given ----
   void op(double duration);
-  // An op that begins needs what lies there.
+  // The op that begins needs the storage in this range.
   void awaits(const ChunkRange* range) noexcept;
+  // Begins a copy of so many bytes into the range.
   void arrives(const ChunkRange* range, uint64_t bytes) noexcept;
-  // Whoever wants the chunks may have them from now on, 0 bytes: without a copy; or it does not leave after all.
+  // From now on the chunks may be handed on, after a copy of so many bytes to the host (0: no copy).
+  // cancel_departure(): they may not, because the storage is needed after all.
   void leaves(const ChunkRange* range, uint64_t bytes) noexcept;
-  void stays(const ChunkRange* range) noexcept;
+  void cancel_departure(const ChunkRange* range) noexcept;
 
-  bool follows() const { return follows_; }      // steps that are to be alike
-  uint64_t spare() const { return spare_; }      // chunks that what comes ahead of time leaves free
-  uint64_t layouts() const { return layouts_; }  // that were made since it stopped last
-  // Steps like this one keep to the layout that there is, or no other one is tried for long.
-  bool settled() const {
+  bool follows() const { return follows_; }      // the steps are expected to be alike
+  uint64_t spare() const { return spare_; }      // chunks that swap-ins ahead of time keep free
+  uint64_t layouts() const { return layouts_; }  // how many were made since stop()
+  // Returns whether steps like this one keep to the layout, or no other layout is tried soon.
+  bool steady() const {
     return laid_out_ > 0 && (missed_ * kStepsToPayOff <= laid_out_ || next_try_ >= steps_ + kLong);
   }
-  // What holds between calls (base/assert.h).
+  // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;
-  uint64_t missed() const { return missed_; }  // chunks of stays of this step that took others than theirs
+  // Returns how many chunks of this step's stays were in use, so that others were taken.
+  uint64_t missed() const { return missed_; }
 
  private:
   struct Seen {
-    int64_t key;        // key_of(), or kShared less the group
-    ChunkRange* range;  // nullptr: it was given back
-    bool open;          // it has not ended
-    double arrived;     // when the copy to the device ends, or what was there before, by the device's clock
+    int64_t key;        // see key_of() and kShared
+    ChunkRange* range;  // nullptr: the range was given back
+    bool open;          // the stay has not ended
+    double arrived;     // on the device's clock: the end of the copy to the device, or of the chunks' last stay
     Stay stay;
   };
   struct Step {
-    uint64_t first = 1;  // number of its first stay
-    double begin = 0;    // by the device's clock
+    uint64_t first = 1;  // the number of its first stay
+    double begin = 0;    // on the device's clock
     Moment length;
-    uint64_t digest = 0;  // of its stays' begins and ends
+    uint64_t digest = 0;  // over the begins and ends of its stays
     std::vector<Seen> stays;
   };
   struct Own {
-    ChunkRange* range;   // nullptr: there are too few chunks
-    double begin_clock;  // since its step began
-    int64_t end_tick;    // since the first step of the circle began
+    ChunkRange* range;   // nullptr: there were too few chunks
+    double begin_clock;  // since the step began
+    int64_t end_tick;    // since the circle began
     std::vector<Chunk*> chunks;
-    std::vector<Chunk*> instead;  // what it took when some of them were in use
+    std::vector<Chunk*> instead;  // what the stay took when some of its chunks were in use
   };
-  // Of a storage's stays, in the order in which they begin.
+  // The stays of one key, in the order in which they begin.
   struct Turns {
     std::vector<Own> stays;
-    std::vector<std::vector<Chunk*>> last;  // what stays that nobody laid out took in the step before
+    std::vector<std::vector<Chunk*>> last;  // by turn: the chunks that a stay without a layout took last
     size_t next = 0;
   };
-  // Steps of a circle, where one alone leaves some stays without chunks: a storage that is there at its edge has the
-  // same ones before and after, and what is there for longer than a step meets itself.
+  // The most steps in a circle. In a circle of one step some stays get no chunks: a storage that is resident when the
+  // step begins must have the same chunks before and after, and a stay longer than a step would overlap itself.
   static constexpr int64_t kMostSteps = 2;
-  // A new layout maps all of its chunks once; a step's misses map that much in so many steps, at most.
+  // A new layout maps each of its chunks once. It pays off if that is less mapping than the misses of 64 steps.
   static constexpr uint64_t kStepsToPayOff = 64;
-  // A layout that so many steps in a row do not keep to is given up: it may be what makes each unlike the one before.
+  // A layout that this many steps in a row do not keep to is forgotten: it may itself make each step differ from the
+  // one before.
   static constexpr uint64_t kMostAstray = 4;
 
-  // Steps; so many in a row without a layout map what they take, and more take what is mapped.
+  // Steps. After this many steps without a layout, stays take mapped ranges instead of the oldest chunks. A new layout
+  // that is not tried for this many steps counts as not tried soon.
   static constexpr uint64_t kLong = 8;
 
-  // So often more chunks are left free because there were too few for a layout: what is lacking then is little.
-  static constexpr uint64_t kMostSparings = 2;
+  // How often spare() is raised. A layout lacks few chunks after that.
+  static constexpr uint64_t kMostSpareRaises = 2;
 
-  // The storage; negative: the size of one that is not known.
+  // Returns the storage, or minus the size of an unknown one.
   static int64_t key_of(uint64_t chunks, int32_t storage) {
     return storage >= 0 ? storage : -static_cast<int64_t>(chunks);
   }
   static constexpr int64_t kShared = std::numeric_limits<int64_t>::min() / 2;
   std::vector<const ChunkRange*> in_the_way_of(int64_t key);
+  // Take a range for the stay with this key, or for this turn of it.
   ChunkRange* take_for(int64_t key, uint64_t chunks, driver::CUstream first_user);
   ChunkRange* take(Turns* turns, uint64_t chunks, driver::CUstream first_user);
   ChunkRange* take_again(Turns* turns, size_t turn, uint64_t chunks, driver::CUstream first_user);
@@ -129,7 +150,7 @@ class Layout {
   void end(const ChunkRange* range, double clock) noexcept;
   double copy(bool to_host, uint64_t bytes, double earliest) noexcept;
   void note(uint64_t number) noexcept { step_.digest = (step_.digest ^ number) * 0x100000001b3; }
-  bool spare_more(const std::vector<Stay>& stays);
+  bool raise_spare(const std::vector<Stay>& stays);
   void make();
   std::vector<Stay> laid_out(int64_t steps, const std::vector<uint32_t>& numbers);
   std::vector<Stay> closed(int64_t longest, std::vector<uint32_t>* others);
@@ -141,15 +162,15 @@ class Layout {
   bool follows_ = false;
   Step step_, before_;
   std::unordered_map<int64_t, Turns> turns_[kMostSteps];
-  int64_t steps_of_circle_ = 1, place_ = 0;   // of this step in it
-  std::vector<std::vector<int64_t>> begins_;  // by chunk: of the stays that the layout gives it, since the circle began
+  int64_t steps_of_circle_ = 1, place_ = 0;   // of this step in the circle
+  std::vector<std::vector<int64_t>> begins_;  // by chunk: the begins of its stays, since the circle began
   uint64_t released_ = 0;                     // ChunkRanges::released() when the layout was made
   uint64_t laid_out_ = 0, missed_ = 0, layouts_ = 0;
   uint64_t steps_ = 0, next_try_ = 0, astray_ = 0, unlaid_ = 0;
-  uint64_t spare_ = 0, sparings_ = 0;
-  // The device's clock: ops take as long as in the trace, and copies of a direction follow each other at the speed at
-  // which those of a step would take twice as long as its ops. An op waits for what it needs, and whoever takes chunks
-  // for whoever had them.
+  uint64_t spare_ = 0, spare_raises_ = 0;
+  // A model of the device's clock. Ops take as long as in the trace. The copies of a direction run one after the other,
+  // at the speed at which all copies of a step would take twice as long as its ops. An op waits for its operands, and a
+  // stay for the last stay of its chunks.
   double now_ = 0, ops_ = 0;
   struct Link {
     double until = 0, bytes = 0, pace = 0;

@@ -13,7 +13,7 @@ namespace {
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// All devices' arenas, never destroyed: AddressMap::find may hand out a pointer to a closed one.
+// The arenas of all devices. They are never destroyed, because AddressMap::find may return a pointer to a closed one.
 struct Arenas {
   std::mutex mutex;
   StablePool<Arena> pool;
@@ -46,7 +46,7 @@ ManagedHeap::ManagedHeap(um_device* device, const um_placement& where, ArenaSour
       next_arena_bytes_(first_arena_bytes),
       unit_bytes_(unit_bytes) {}
 
-// Units lie on multiples of themselves by being all that an arena is cut into.
+// Blocks of a unit need no alignment: an arena is cut into whole units.
 uint64_t ManagedHeap::alignment_of(uint64_t bytes) const {
   return bytes >= kBlockBytes && unit_bytes_ == kGranuleBytes ? kBlockBytes : kGranuleBytes;
 }
@@ -62,7 +62,7 @@ Block* ManagedHeap::allocate(uint64_t bytes) {
                 "a request of " + std::to_string(bytes) + " bytes is more than any machine holds");
   }
   const uint64_t rounded = round_up(bytes, unit_bytes_);
-  blocks_.prepare(3);  // the arena's first block, and what is left on either side of this one
+  blocks_.prepare(3);  // for the arena's first block, and the remainders on both sides of this one
   Block* block = free_lists_.find(rounded, alignment);
   if (block == nullptr) block = grow(rounded);
   const uint64_t start = FreeLists::aligned_start(*block, alignment);
@@ -72,7 +72,8 @@ Block* ManagedHeap::allocate(uint64_t bytes) {
     free_lists_.remove(block);
     block->address = start;
     block->bytes = rounded;
-  } else {  // the free block keeps its descriptor, and mostly its list: this is the hot path
+    // The free block keeps its descriptor, and usually its list: this is the hot path.
+  } else {
     Block* taken = insert_below(block, start, rounded);
     free_lists_.resize(block, start + rounded, left);
     block = taken;
@@ -82,7 +83,7 @@ Block* ManagedHeap::allocate(uint64_t bytes) {
   return block;
 }
 
-// A new arena, as one free block.
+// Adds an arena, and returns it as one free block.
 Block* ManagedHeap::grow(uint64_t bytes) {
   const uint64_t least = round_up(bytes, kBlockBytes);
   const bool own = least > next_arena_bytes_;
@@ -104,14 +105,14 @@ Block* ManagedHeap::grow(uint64_t bytes) {
   free_lists_.insert(block);
   arenas_.push_back(arena);
   reserved_bytes_ += range.bytes;
-  // Plain memory costs the device at once, and what one role's arenas leave unused no other can have: those do not
-  // grow.
+  // Only managed arenas grow. Plain memory takes device memory at once, and no other role could use the rest of an
+  // arena.
   if (!own && placement.memory == UM_MEMORY_MANAGED)
     next_arena_bytes_ = std::min(2 * next_arena_bytes_, kMostArenaBytes);
   return block;
 }
 
-// A free block that is in no list, linked in below `next`, whose own edges are left to the caller.
+// Returns a free block below `next` that is linked to its neighbours but in no list. The caller adjusts `next`.
 Block* ManagedHeap::insert_below(Block* next, uint64_t address, uint64_t bytes) noexcept {
   Block* block = blocks_.take();
   block->address = address;
@@ -125,7 +126,7 @@ Block* ManagedHeap::insert_below(Block* next, uint64_t address, uint64_t bytes) 
   return block;
 }
 
-// Out of its neighbours' chain, descriptor back to the pool.
+// Removes the block from the chain of neighbours, and gives its descriptor back to the pool.
 void ManagedHeap::unlink(Block* block) noexcept {
   (block->previous != nullptr ? block->previous->next : block->arena->first) = block->next;
   if (block->next != nullptr) block->next->previous = block->previous;
@@ -164,7 +165,7 @@ void ManagedHeap::free(Block* block, bool keeps_empty) noexcept {
 }
 
 bool ManagedHeap::give_back(Arena* arena) noexcept {
-  // The map first: once the driver has the range back, another device may enter it.
+  // The map is changed first: once the driver has the range back, another device may enter it.
   address_map().leave(arena);
   if (!source_.release({arena->address(), arena->bytes()})) {
     address_map().restore(arena);
@@ -184,7 +185,7 @@ bool ManagedHeap::trim() noexcept {
   for (size_t i = arenas_.size(); i-- > 0;) {
     if (arenas_[i]->empty()) all = give_back(arenas_[i]) && all;
   }
-  if (arenas_.empty()) next_arena_bytes_ = first_arena_bytes_;  // else each session's arenas would be twice as large
+  if (arenas_.empty()) next_arena_bytes_ = first_arena_bytes_;  // otherwise arenas would double from session to session
   return all;
 }
 

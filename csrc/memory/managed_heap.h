@@ -1,6 +1,8 @@
 // Cuts arenas of one placement (memory, role, advice) into blocks. Arenas are whole 2 MiB pages and belong to one heap,
-// so two placements never share a page: advice and eviction act on pages. Where a chunk is the least that moves, blocks
-// are whole chunks. Not thread-safe: the device's lock is held.
+// so two placements never share a page: advice and eviction act on pages. A heap of addresses for chunks has blocks of
+// whole chunks.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -13,42 +15,43 @@
 
 namespace um {
 
-// Where arenas come from.
+// Provides the memory of arenas.
 class ArenaSource {
  public:
   struct Range {
     uint64_t address, bytes;
   };
   virtual ~ArenaSource() = default;
-  // At least `least_bytes`, `wanted_bytes` where that is to be had; both multiples of 2 MiB, the address too. Throws.
+  // Returns `wanted_bytes` if possible, and at least `least_bytes`. Both and the address are multiples of 2 MiB.
+  // Throws.
   virtual Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) = 0;
-  // False when the driver refused: the range is still ours.
+  // Returns false if the driver refused; the range then still belongs to the caller.
   virtual bool release(Range range) noexcept = 0;
 };
 
 class ManagedHeap {
  public:
   static constexpr uint64_t kFirstArenaBytes = uint64_t{64} << 20;
-  static constexpr uint64_t kMostArenaBytes = uint64_t{1} << 30;  // a larger request has an arena of its own
+  static constexpr uint64_t kMostArenaBytes = uint64_t{1} << 30;  // a larger request gets an arena of its own
 
   // `blocks`: the descriptors of one device, shared by its heaps. Blocks are multiples of `unit_bytes` and start on
-  // multiples of it in their arena; a unit above 512 bytes is a multiple of 2 MiB that divides `first_arena_bytes`.
+  // multiples of it in their arena. A unit above 512 bytes is a multiple of 2 MiB that divides `first_arena_bytes`.
   ManagedHeap(um_device* device, const um_placement& where, ArenaSource& source, StablePool<Block>& blocks,
               uint64_t first_arena_bytes, uint64_t unit_bytes = kGranuleBytes);
-  // Every block must have been freed and every arena given back (trim) before.
+  // Requires that every block was freed, and that every arena was given back by trim().
   ~ManagedHeap() = default;
   ManagedHeap(const ManagedHeap&) = delete;
   ManagedHeap& operator=(const ManagedHeap&) = delete;
 
-  // A block of at least `bytes` (not 0) on a multiple of 512 bytes; from 2 MiB on, and of a larger unit, on a multiple
-  // of 2 MiB. Throws, and then nothing has changed.
+  // Returns a block of at least `bytes` (not 0) on a multiple of 512 bytes. If it has 2 MiB or more, or the unit is
+  // larger than 512 bytes, it is on a multiple of 2 MiB. Throws, and then has changed nothing.
   Block* allocate(uint64_t bytes);
-  // An arena that this leaves empty is given back unless empty ones are kept, or it is the largest empty one: a heap
-  // that lives off one arena must not ask the driver for it again and again.
+  // Frees a block. An arena that becomes empty is given back, unless `keeps_empty` is set or it is the largest empty
+  // one: a heap that needs only one arena must not ask the driver for it again and again.
   void free(Block* block, bool keeps_empty) noexcept;
-  // Whether a block of so many bytes is there without another arena.
+  // Returns whether a block of so many bytes fits into the existing arenas.
   bool has_room(uint64_t bytes) const;
-  // Gives back every empty arena. False when the driver kept one.
+  // Gives back every empty arena. Returns false if the driver refused one.
   bool trim() noexcept;
 
   const um_placement placement;

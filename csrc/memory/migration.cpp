@@ -9,10 +9,10 @@ driver::CUmemLocation location(const Backend& backend, bool to_host) {
           to_host ? 0 : backend.device};
 }
 
-// False where the driver knows no batches.
+// Returns false if the driver has no batched prefetch.
 bool prefetch_batch(const Backend& backend, const std::vector<Prefetch>& all, driver::CUstream stream) {
   std::vector<driver::CUdeviceptr> addresses;
-  std::vector<size_t> sizes, starts;  // of the ranges from which on a location holds
+  std::vector<size_t> sizes, starts;  // the index of the first range of each location
   std::vector<driver::CUmemLocation> locations;
   for (const Prefetch& each : all) {
     if (addresses.empty() || each.to_host != all[addresses.size() - 1].to_host) {

@@ -20,8 +20,8 @@ namespace {
 constexpr um_placement kPlacement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
 constexpr uint64_t kAddressBytes = uint64_t{1} << 30;
 
-// Small ones leave little unused in the last chunk of an allocation; each is mapped once for each range that it lies
-// under, and never again (docs/decisions/storages-that-move.md).
+// Small chunks waste little at the end of an allocation. They need more mapping calls, but a chunk is mapped only once
+// for each of its ranges (docs/decisions/storages-that-move.md).
 constexpr uint64_t kDefaultChunkBytes = uint64_t{2} << 20;
 
 uint64_t checked_chunk_bytes(const Backend& backend, const um_chunk_options& options) {
@@ -91,7 +91,7 @@ ChunkRange* MovableMemory::take(uint64_t bytes, CUstream first_user, int32_t sto
                        : layout.take(chunks_of(bytes), first_user, storage);
 }
 
-// Where in a shared chunk its address for life is, if it returns to that.
+// Returns the unit of a shared chunk in which the allocation's address for life lies, if the allocation returns to it.
 uint64_t MovableMemory::wanted_unit(const Residence& residence, uint64_t bytes) const {
   const bool returns = residence.reserved != nullptr && residence.reserved->returns && shares(bytes);
   return returns ? shared.unit_of(residence.reserved->offset_bytes) : SharedChunks::kAnyUnit;
@@ -151,7 +151,8 @@ bool MovableMemory::to_device(Block* block, Residence* residence, CUstream first
   if (its == nullptr || !std::exchange(its->returns, false)) return true;
   try {
     static_cast<void>(to_reserved(block, residence));
-  } catch (const Error&) {  // nothing more can be mapped: then it is elsewhere, and its address shows nothing
+    // Nothing more can be mapped: the allocation lies elsewhere, and its reserved address shows nothing.
+  } catch (const Error&) {
     return true;
   }
   return true;
@@ -164,7 +165,7 @@ void MovableMemory::to_host(Block* block, Residence* residence, Fences::Fence la
   exchange_places(block, residence->copy);
   range->room = residence->copy;
   const bool handed_out = range->handed_out;
-  give(range, last_use);  // ends the range beyond the budget, unless it was handed out
+  give(range, last_use);  // ends the range if it is beyond the budget and was not handed out
   residence->range = nullptr;
   residence->copy = nullptr;
   if (!handed_out) return;

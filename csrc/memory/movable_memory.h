@@ -1,8 +1,15 @@
-// Memory for allocations that move: on the device in a range of chunks, on the host in page-locked memory. An
-// allocation's addresses are those of where it lies (memory/places.h); whoever shows them to others is told by whoever
-// moves it. What is copied when, and who must wait for that, is the caller's.
+// Memory for allocations that move: on the device in a range of chunks, on the host in pinned memory.
 //
-// Not thread-safe: the device's lock is held, and its context is current.
+// An allocation's address is that of the place where it lies now (memory/places.h). This class provides the places and
+// exchanges them. The caller copies the contents, orders streams, and re-points the owners of the address.
+//
+// Invariants: an allocation with a range lies on the device, and its `copy`, if any, is a parked place on the host. An
+// allocation without a range lies on the host, and has no `copy`.
+//
+// Example: make_on_host(5 MiB) lies at a host address H. to_device() takes three chunks of 2 MiB, gives the allocation
+// the address A of their range, and keeps H as its copy. to_host() returns it to H and gives the three chunks back.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstdint>
@@ -18,103 +25,107 @@
 
 namespace um {
 
-// Where an allocation lies, and where besides it has a place.
+// The places of an allocation: where it lies, and where it has a second place.
 struct Residence {
-  ChunkRange* range = nullptr;  // nullptr: it lies on the host
-  Block* copy = nullptr;        // on the host, while it lies on the device; nullptr: none
-  // Its address for life, where code outside of ops has one that is not its range's; nullptr: none. On the device it
-  // lies there, and not in the range itself, while that is mapped.
+  ChunkRange* range = nullptr;  // its place on the device; nullptr: it lies on the host
+  Block* copy = nullptr;        // its second place, on the host, while it lies on the device; nullptr: none
+  // The address that it keeps for life, if code outside of ops has one that is not its range's; nullptr: none. While
+  // that address is mapped, the allocation lies there, and not in the range itself.
   ReservedAddress* reserved = nullptr;
 };
 
 class MovableMemory {
  public:
-  // `blocks`: the descriptors of one device. Throws um::Error: UM_UNSUPPORTED where the device cannot do it,
+  // `blocks`: the descriptors of one device. Throws um::Error: UM_UNSUPPORTED if the device has no chunks,
   // UM_INVALID_ARGUMENT for a bad chunk size or budget.
   MovableMemory(um_device* device, const Backend& backend, Fences& fences, StablePool<Block>& blocks,
                 const um_chunk_options& options);
   MovableMemory(const MovableMemory&) = delete;
   MovableMemory& operator=(const MovableMemory&) = delete;
 
-  // An allocation of at least so many bytes, of which nothing is remembered yet: on the device, where what `first_user`
-  // is given from now on runs after whoever was there; or on the host, for what `user` is given, or where the CPU may
-  // use it at once. nullptr: there is no room. `storage`: what it will be called (Record). Throw um::Error.
+  // Make an allocation of at least so many bytes, with an empty record. On the device, work that `first_user` is given
+  // from now on runs after earlier users of the memory. On the host, this holds for `user`, or without one the CPU may
+  // use the memory at once. `storage`: its future Record::storage. nullptr: there is no memory. Throw um::Error.
   Block* make_on_device(uint64_t bytes, driver::CUstream first_user, Residence* residence, int32_t storage = -1);
   Block* make_on_host(uint64_t bytes, Residence* residence, const driver::CUstream* user = nullptr);
-  // `last_use`: of either place.
+  // `last_use` holds for both places.
   void free(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
 
-  // From the host to the device; its place on the host becomes its copy. False: there is no room. Throws um::Error.
+  // Moves an allocation from the host to the device; its place on the host becomes its copy. Returns false if there is
+  // no memory. Throws um::Error.
   bool to_device(Block* block, Residence* residence, driver::CUstream first_user);
-  // From the device to the place of its copy; `last_use` of the one on the device. Where its address was handed out,
-  // all of that has ended.
+  // Moves an allocation from the device to the place of its copy. `last_use` is of the place on the device; if that
+  // address was handed out, `last_use` has passed.
   void to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
-  // A place on the host for what lies on the device: used by what the stream is given from now on. False: there is no
-  // room. Throws um::Error.
+  // Adds a place on the host to an allocation on the device, for work that the stream is given from now on. Returns
+  // false if there is no memory. Throws um::Error.
   bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
   void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
 
-  // ---- addresses that code outside of ops has ----
-  // The one that the allocation has for its life from now on, to be compared with others.
+  // Returns the address that the allocation has for life from now on, to be compared with other addresses.
   uint64_t reserve(Block* block, Residence* residence);
-  // On the device it lies at its address for life from now on. False: it cannot, as it lies in another part of a chunk,
-  // or nothing more can be mapped. Throws um::Error.
+  // Moves an allocation on the device to its address for life. Returns false if it lies in another part of a chunk than
+  // that address, or if nothing more can be mapped. Throws um::Error.
   bool to_reserved(Block* block, Residence* residence);
   void from_reserved(Block* block, Residence* residence) noexcept;
-  // Whether it lies at an address that its memory loses when it leaves.
+  // Returns whether it lies at an address that must be unmapped when it is evicted.
   static bool at_reserved(const Residence& residence) {
     return residence.range != nullptr &&
            (residence.range->handed_out || (residence.reserved != nullptr && residence.reserved->mapped()));
   }
-  // Whether it lies in the part of its chunk where its reserved address is.
+  // Returns whether it lies in the same part of its chunk as its address for life.
   static bool fits_reserved(const Block& block, const Residence& residence) {
     return block.address - residence.range->address == residence.reserved->offset_bytes;
   }
-  // RangeMapping::show, of the addresses where it lies.
+  // Calls RangeMapping::show for the addresses where it lies.
   void show(const Residence& residence, RawAccess access) {
     const bool there = residence.reserved != nullptr && residence.reserved->mapped();
     ranges.mapping.show(there ? &residence.reserved->range : residence.range, access);
   }
 
-  // Layout::in_the_way, of the memory for so many bytes.
+  // Calls Layout::in_the_way or SharedChunks::in_the_way, depending on the size.
   std::vector<const ChunkRange*> in_the_way(uint64_t bytes, int32_t storage) {
     return shares(bytes) ? shared.in_the_way(storage) : layout.in_the_way(chunks_of(bytes), storage);
   }
-  // Its memory on the device may be handed on from now on, 0 bytes: without a copy; or it does not leave after all.
+  // From now on its device memory may be handed on, after a copy of so many bytes (0: no copy), or not any more.
   void leaves(const ChunkRange* range, uint64_t bytes) noexcept {
     range->shared != nullptr ? shared.leaves(range, bytes) : layout.leaves(range, bytes);
   }
-  void stays(const ChunkRange* range) noexcept { range->shared != nullptr ? shared.stays(range) : layout.stays(range); }
+  void cancel_departure(const ChunkRange* range) noexcept {
+    range->shared != nullptr ? shared.cancel_departure(range) : layout.cancel_departure(range);
+  }
 
-  // So many bytes are a part of a chunk: they share it. Where tests have everything leave, what is smallest does not:
-  // beside what nobody may move it would not have to.
+  // Returns whether an allocation of this size takes a part of a shared chunk. If tests have small storages evicted too
+  // (UM_SMALL_LEAVE), the smallest get whole chunks: in a shared one, an allocation that cannot move would keep them
+  // there.
   bool shares(uint64_t bytes) const {
     return bytes <= shared.most_bytes() && (least_leaving_bytes_ > 0 || bytes >= kLeastLeavingBytes);
   }
-  // Chunks that must be had for so many bytes to find room.
+  // Returns how many free chunks an allocation of this size needs.
   uint64_t lacking(uint64_t bytes) const { return shares(bytes) && shared.has_room(bytes) ? 0 : chunks_of(bytes); }
-  // The same for an allocation that returns from the host.
+  // Returns the same for an allocation that returns from the host.
   uint64_t lacking(const Block& block, const Residence& residence) const {
     const uint64_t bytes = block.record.bytes, unit = wanted_unit(residence, bytes);
     if (unit == SharedChunks::kAnyUnit) return lacking(bytes);
     return shared.has_room(bytes, unit) ? 0 : 1;
   }
   uint64_t chunks_of(uint64_t bytes) const { return (bytes + chunk_bytes_ - 1) / chunk_bytes_; }
-  // What it takes of them; 0: it stays, as long as there is room for what does.
+  // Returns the device memory that an allocation takes; 0: it is small, and is not evicted while small ones fit their
+  // limit.
   uint64_t room_of(uint64_t bytes) const {
     if (bytes < least_leaving_bytes_) return 0;
     return shares(bytes) ? shared.part_bytes(bytes) : chunks_of(bytes) * chunk_bytes_;
   }
   uint64_t chunk_bytes() const { return chunk_bytes_; }
-  // A budget in whole chunks. Throws um::Error for less than one.
+  // Returns a budget in whole chunks. Throws um::Error if it is less than one.
   uint64_t whole_chunks(uint64_t budget_bytes) const;
-  // What is smaller stays on the device for as long as what stays takes no more than so many chunks.
+  // Smaller allocations are not evicted while all of them take at most kMostSmallBytes.
   uint64_t least_leaving_bytes() const { return least_leaving_bytes_; }
   static constexpr uint64_t kLeastLeavingBytes = uint64_t{64} << 10;
-  static constexpr uint64_t kMostStayingBytes = uint64_t{12} << 20;
-  // Everything that nobody has goes back to the driver. False when it kept something.
+  static constexpr uint64_t kMostSmallBytes = uint64_t{12} << 20;
+  // Gives all unused memory back to the driver. Returns false if the driver refused.
   bool give_back() noexcept;
-  // Every arena, in no order; most of what lies there may be parked.
+  // Calls `each` for every arena, in no order. Most blocks there may be parked.
   template <class Each>
   void each_arena(const Each& each) const {
     for (const Arena* arena : rooms_.arenas()) each(*arena);
@@ -147,7 +158,7 @@ class MovableMemory {
   SharedChunks shared;
   ReservedAddresses reserved;
   HostCopies copies;
-  Level staying;  // chunks of what never leaves because it is small
+  Level small_chunks;  // chunks of small allocations, which are never evicted
 };
 
 }  // namespace um

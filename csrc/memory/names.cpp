@@ -15,7 +15,7 @@ struct Names {
   std::unordered_map<std::string_view, uint32_t> ids;
 };
 
-// Never destroyed: names are read as long as the process lives.
+// The table is never destroyed, because names are read until the process ends.
 Names& names() {
   static Names* all = new Names;
   return *all;

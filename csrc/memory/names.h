@@ -1,4 +1,4 @@
-// Names of ops, modules and allocations, stored once and passed as numbers.
+// Interns the names of ops, modules and allocations, which are passed as numbers.
 #pragma once
 
 #include <cstdint>

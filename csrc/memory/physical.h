@@ -1,4 +1,4 @@
-// Physical memory of a device, as the driver's functions for virtual memory describe it.
+// The properties of a device's physical memory, for the driver's virtual memory functions.
 #pragma once
 
 #include "memory/backend.h"

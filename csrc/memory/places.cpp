@@ -31,7 +31,7 @@ void exchange_places(Block* moving, Block* parked) noexcept {
   std::swap(moving->arena, parked->arena);
   std::swap(moving->previous, parked->previous);
   std::swap(moving->next, parked->next);
-  // Neighbours link to each other, and so to themselves now.
+  // Neighbours were linked to each other, so each is now linked to itself.
   if (moving->previous == moving) {
     moving->previous = parked;
     parked->next = moving;

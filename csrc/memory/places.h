@@ -1,18 +1,18 @@
-// How an allocation changes its place. A Block is both: somebody's allocation, with all that is remembered of it, and
-// the place where it lies. What moves takes over another block's place, and leaves that one its own; who asks for an
-// address finds the allocation that lies there now.
+// Exchanges the places of allocations. A Block is an allocation with its record, and also the place where it lies. When
+// an allocation moves, its block takes over the address of another block, and that one gets the old address. A lookup
+// by address then finds the allocation that lies there now.
 //
-// A parked block is a place that is nobody's: it is found under no address.
+// Invariant: a parked block is a place without an allocation, and no address finds it.
 #pragma once
 
 #include "memory/arena.h"
 
 namespace um {
 
-// An allocated block becomes a place, or one that was parked an allocation of which nothing is remembered.
+// park() turns an allocated block into a place, and claim() turns a parked one into an allocation with an empty record.
 void park(Block* block) noexcept;
 void claim(Block* block) noexcept;
-// `moving` lies where `parked` did, and the other way round.
+// Afterwards `moving` lies where `parked` was, and `parked` where `moving` was.
 void exchange_places(Block* moving, Block* parked) noexcept;
 
 }  // namespace um

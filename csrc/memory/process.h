@@ -1,5 +1,5 @@
-// What happens to the process as a whole: a fork, after which nothing of ours works in the child, and its end, when
-// frees still come but nothing needs to be given back.
+// Two events of the whole process: a fork, after which the core does not work in the child, and the process's end, when
+// memory is still freed but need not be given back.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@ namespace um::process {
 enum class State { normal, forked_child, ending };
 inline std::atomic<State> state{State::normal};
 
-// From the first open device on. A child of a process that had none is like any other process.
+// Called for the first open device. A child of a process without devices is like any other process.
 void watch();
 inline bool forked() { return state.load(std::memory_order_relaxed) == State::forked_child; }
-// Locks may be held by threads that the child does not have, and drivers are gone: free paths do nothing.
+// Free paths then do nothing: threads that the child does not have may hold locks, and drivers may be gone.
 inline bool over() { return state.load(std::memory_order_relaxed) != State::normal; }
 
 }  // namespace um::process

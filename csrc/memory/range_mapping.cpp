@@ -28,8 +28,8 @@ void RangeMapping::open(ChunkRange* range, bool ahead) {
   }
 }
 
-bool RangeMapping::settle(ChunkRange* range) noexcept {
-  backend_.helper->settle(std::exchange(range->mapping, 0));
+bool RangeMapping::finish_mapping(ChunkRange* range) noexcept {
+  backend_.helper->finish(std::exchange(range->mapping, 0));
   return !range->refused;
 }
 
@@ -39,7 +39,8 @@ void RangeMapping::map(const ChunkRange& range) {
 }
 
 bool RangeMapping::unmap(ChunkRange* range) noexcept {
-  if (settle(range) && backend_.call().mem_unmap(range->address, bytes(*range)) != driver::CUDA_SUCCESS) return false;
+  if (finish_mapping(range) && backend_.call().mem_unmap(range->address, bytes(*range)) != driver::CUDA_SUCCESS)
+    return false;
   mapped_ -= range->chunks.size();
   return true;
 }

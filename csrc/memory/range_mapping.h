@@ -11,54 +11,55 @@
 
 namespace um {
 
-// What somebody who was announced to nobody may do, on the emulated device.
+// The accesses that code outside of ops may make on the emulated device.
 enum class RawAccess : uint8_t { none, read, write };
 
 struct SharedChunk;
 
-// Addresses that show the same chunks for as long as it exists.
+// An address range that shows the same chunks for as long as it exists.
 struct ChunkRange {
   uint64_t address = 0;
-  Block* room = nullptr;  // parked there; while the range is held, whoever has it keeps a block there
+  Block* room = nullptr;  // a block parked at its address; nullptr while an allocation lies there
   Chunks::List chunks;
-  Fences::Fence last_use = 0;  // of whoever had this range last; holds a reference
-  uint64_t taken = 0;          // of its chunks, how many somebody has, through whichever range
-  uint64_t since = 0;          // when it was taken last, of all takings
-  uint64_t given = 0;          // when it was given back last, in that order
-  bool held = false;           // it is somebody's
-  bool handed_out = false;     // code outside of ops has its address (memory/reserved_addresses.h): it does not end
-  bool kept = false;           // it stays mapped for as long as its chunks are there
-  uint64_t stay = 0;           // memory/layout.h: the one that it is held for
-  Helper::Ticket mapping = 0;  // the job that maps it, until somebody wants it
-  bool refused = false;        // the driver did not
+  Fences::Fence last_use = 0;  // of its last holder; holds a reference
+  uint64_t taken = 0;          // how many of its chunks are held, through any range
+  uint64_t since = 0;          // the number of its last taking
+  uint64_t given = 0;          // Chunks::given_back() when it was given back
+  bool held = false;           // an allocation has it
+  bool handed_out = false;     // code outside of ops has its address, so it must not end (memory/reserved_addresses.h)
+  bool kept = false;           // it remains mapped as long as its chunks exist
+  uint64_t stay = 0;           // the number of the stay that holds it (memory/layout.h)
+  Helper::Ticket mapping = 0;  // the job that maps it; 0: finish_mapping() was called
+  bool refused = false;        // the driver refused to map it
   RawAccess shown = RawAccess::write;
-  bool of_part = false;           // it is for parts of its chunk, which somebody has through another range
-  SharedChunk* shared = nullptr;  // memory/shared_chunks.h: of whose chunk somebody has a part through it
-  uint64_t part = 0;              // its units
+  bool of_part = false;           // it is for parts of its chunk, which another range holds
+  SharedChunk* shared = nullptr;  // the shared chunk of which it holds a part; nullptr: none
+  uint64_t part = 0;              // the units of that part, as bits
 };
 
 class RangeMapping {
  public:
-  // `rooms` are addresses, in whole chunks; both are borrowed, and outlive this.
+  // `rooms` provides addresses in whole chunks. Both are borrowed, and outlive this.
   RangeMapping(const Backend& backend, ManagedHeap& rooms, uint64_t chunk_bytes)
       : backend_(backend), rooms_(rooms), chunk_bytes_(chunk_bytes) {}
 
-  // Gives a range addresses for its chunks, mapped now, or by the helper. Throws um::Error, and then it has none.
+  // Gives a range addresses, and maps its chunks now or, if `ahead`, in the helper. Throws um::Error, and then the
+  // range has no addresses.
   void open(ChunkRange* range, bool ahead);
-  // What the helper has not begun to map is mapped now. False where the driver refused.
-  bool settle(ChunkRange* range) noexcept;
-  // It has no addresses any more. False, and it has, where the driver refuses.
+  // Completes a mapping that the helper was asked for. Returns false if the driver refused it.
+  bool finish_mapping(ChunkRange* range) noexcept;
+  // Unmaps a range and frees its addresses. Returns false, with nothing changed, if the driver refused.
   bool close(ChunkRange* range) noexcept;
-  // Maps a range's chunks at its addresses, and takes them away again; what has the addresses keeps them. `map` throws
-  // um::Error, and then nothing is mapped. False where the driver refuses.
+  // Maps a range's chunks at its addresses, or unmaps them; the addresses remain allocated. map() throws um::Error, and
+  // then nothing is mapped. unmap() returns false if the driver refused.
   void map(const ChunkRange& range);
   bool unmap(ChunkRange* range) noexcept;
-  // What accesses that no op announced may do in a range from now on, on the emulated device: any other is a fault.
-  // Copies may do everything. Whoever takes a range may write. Nothing on a GPU. Throws um::Error.
+  // Sets which accesses outside of ops the emulated device allows in a range; it catches all others. Copies are always
+  // allowed. A range that was just taken may be written. Does nothing on a GPU. Throws um::Error.
   void show(ChunkRange* range, RawAccess access);
 
-  bool costs_nothing() const { return backend_.hooks->in_host; }  // the driver's calls, on the emulated device
-  uint64_t mapped() const { return mapped_; }                     // chunks, counted once for each range
+  bool costs_nothing() const { return backend_.hooks->in_host; }  // mapping does not, on the emulated device
+  uint64_t mapped() const { return mapped_; }                     // chunks; each counts once for each range
 
  private:
   uint64_t bytes(const ChunkRange& range) const { return range.chunks.size() * chunk_bytes_; }

@@ -67,7 +67,7 @@ void ReservedAddresses::unmap(ReservedAddress* reserved, Block* room) noexcept {
   unmap(reserved);
 }
 
-// Where the driver refuses, nothing else is mapped there any more.
+// If the driver refuses, the addresses are still never mapped for another allocation.
 void ReservedAddresses::unmap(ReservedAddress* reserved) noexcept {
   static_cast<void>(ranges_.mapping.unmap(&reserved->range));
   reserved->range.chunks.clear();

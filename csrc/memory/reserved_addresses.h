@@ -1,12 +1,13 @@
 // Addresses that an allocation keeps for its life. Code outside of ops that has seen an address may use it as an
-// identity: so no other live allocation gets it, wherever the allocation itself lies by then.
+// identity, so no other live allocation gets it, even after the allocation has moved.
 //
-// Invariants: a reserved range shows chunks only while its allocation lies there; while the allocation is on the host,
-// or lies in another range, nothing is mapped at the reserved one. Example: a storage of 3 MiB takes two chunks through
-// a range at A, and data_ptr() hands A out. When the storage is evicted, A is unmapped and stays reserved; two other
-// chunks are mapped at A when the storage returns.
+// Invariants: a reserved range shows chunks only while its allocation lies there. While the allocation is on the host,
+// or lies in another range, nothing is mapped at the reserved one.
 //
-// Not thread-safe: the device's lock is held, and its context is current.
+// Example: a storage of 3 MiB takes two chunks through a range at A, and data_ptr() hands out A. When the storage is
+// evicted, A is unmapped and remains reserved. When the storage is swapped in, any two chunks are mapped at A.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +22,11 @@
 namespace um {
 
 struct ReservedAddress {
-  ChunkRange range;  // in whole chunks; it has chunks only while they are mapped, and a room while that is parked
-  uint64_t offset_bytes = 0;  // of the allocation in it
+  ChunkRange range;           // its chunks are mapped ones only; its `room` is set only while that block is parked
+  uint64_t offset_bytes = 0;  // of the allocation's address in the range
   uint64_t chunks = 0;
   Block* whose = nullptr;
-  bool returns = false;  // the allocation's next arrival is under it
+  bool returns = false;  // the next swap-in of the allocation is to this address
 
   uint64_t address() const { return range.address + offset_bytes; }
   bool mapped() const { return !range.chunks.empty(); }
@@ -38,20 +39,21 @@ class ReservedAddresses {
   ReservedAddresses(const ReservedAddresses&) = delete;
   ReservedAddresses& operator=(const ReservedAddresses&) = delete;
 
-  // Addresses of so many chunks that nothing is mapped at. Throws um::Error.
+  // Reserves addresses of so many chunks, at which nothing is mapped. Throws um::Error.
   ReservedAddress* reserve(Block* whose, uint64_t chunks, uint64_t offset_bytes);
-  // Those of a range that the allocation has just given back: no other allocation gets it. All that used it has ended.
-  // nullptr where the driver refuses, or memory is out.
+  // Reserves the addresses of a range that the allocation has just given back, and whose last use has passed. nullptr:
+  // the driver refused, or memory is out.
   ReservedAddress* keep(Block* whose, ChunkRange* given, uint64_t offset_bytes) noexcept;
-  // Maps these chunks there, shown as they are elsewhere. Throws um::Error, and then nothing is mapped.
+  // Maps these chunks at the reserved addresses, with the access that they have elsewhere. Throws um::Error, and then
+  // nothing is mapped.
   void map(ReservedAddress* reserved, const Chunks::List& chunks, RawAccess shown);
-  // All that used it has ended. `room` is what lies there.
+  // Unmaps the addresses, whose last use has passed. `room` is the block that is parked there.
   void unmap(ReservedAddress* reserved, Block* room) noexcept;
-  // The allocation is freed; what uses it runs until `last_use`.
+  // Ends a reservation, because the allocation is freed. Its last user's work has ended when `last_use` passes.
   void release(ReservedAddress* reserved, Fences::Fence last_use) noexcept;
-  // The allocation that owns it, wherever that lies; nullptr: none.
+  // Returns the reservation that contains an address; nullptr: there is none.
   ReservedAddress* find(uint64_t address) const;
-  // Unmaps what was freed. False where `all` of it had to be, and something could not.
+  // Unmaps ended reservations whose last use has passed. `all`: waits for all of them. Returns false if any remain.
   bool sweep(bool all) noexcept;
 
  private:
@@ -68,7 +70,7 @@ class ReservedAddresses {
   Fences& fences_;
   const uint64_t chunk_bytes_;
   std::map<uint64_t, std::unique_ptr<ReservedAddress>> all_;  // by the address of the range
-  std::vector<Ended> ended_;                                  // still mapped; has room for all
+  std::vector<Ended> ended_;                                  // still mapped; has capacity for all
 };
 
 }  // namespace um

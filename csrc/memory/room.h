@@ -1,4 +1,4 @@
-// Room in vectors that noexcept paths push into later.
+// Reserves capacity in vectors to which noexcept functions append later.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 namespace um {
 
-// For `count` elements in all. Doubles, so that one more each time costs little. Throws std::bad_alloc.
+// Ensures capacity for `count` elements in all. It doubles, so that growing by one is cheap. Throws std::bad_alloc.
 template <class Element>
 void make_room(std::vector<Element>& elements, size_t count) {
   if (elements.capacity() < count) elements.reserve(std::max(count, 2 * elements.capacity()));

@@ -26,7 +26,7 @@ SharedChunks::SharedChunks(ChunkRanges& ranges, Layout& layout, Fences& fences, 
 
 // ---- which part ----------------------------------------------------------------------------------------------
 
-// The first of so many units in a row that nobody has.
+// Returns the first of `count` consecutive units that no part has; kAnyUnit: there are none.
 uint64_t SharedChunks::free_run(uint64_t taken, uint64_t count) const noexcept {
   for (uint64_t at = 0; at + count <= units_; ++at) {
     if ((taken >> at & ones(count)) == 0) return at;
@@ -43,7 +43,7 @@ void SharedChunks::measure(SharedChunk* shared) const noexcept {
   }
 }
 
-// The tightest one; of equal ones the one that was taken first.
+// Returns the chunk with the shortest run of free units that suffices; of equal ones, the one that was taken first.
 SharedChunk* SharedChunks::find(uint64_t bytes, uint64_t unit) const {
   const uint64_t count = units(bytes);
   SharedChunk* found = nullptr;
@@ -93,13 +93,14 @@ ChunkRange* SharedChunks::take(uint64_t bytes, CUstream first_user, int32_t stor
   range->part = ones(count) << first;
   range->room->address = range->address + first * unit_bytes_;
   range->room->bytes = count * unit_bytes_;
-  if (shared->taken != 0 && shared->all_left()) layout_.stays(shared->whole);
+  if (shared->taken != 0 && shared->all_left()) layout_.cancel_departure(shared->whole);
   shared->taken |= range->part;
   measure(shared);
   return range;
 }
 
-// For a part at the unit `first`, if that is given and there is a chunk; else for one at the unit that is put there.
+// Returns a chunk for a part. If `*first` is given, the part begins at that unit. Otherwise `*first` becomes the unit
+// of the storage's seat if that is free, and kAnyUnit if not.
 SharedChunk* SharedChunks::choose(uint64_t bytes, CUstream first_user, int32_t storage, uint64_t* first) {
   const bool tiny = bytes < unit_bytes_;
   const Seat* const seat = seat_of(storage);
@@ -120,8 +121,8 @@ SharedChunk* SharedChunks::choose(uint64_t bytes, CUstream first_user, int32_t s
   return open(group, tiny, first_user);
 }
 
-// Also where that takes one more chunk, unless that is to stay free: then others' chunks come first. nullptr: somebody
-// else is there, or the storage has outgrown the place since.
+// Returns the chunk of a seat. Opens the group's chunk if it is not held, unless all obtainable chunks are to be kept
+// free: then other shared chunks are tried first. nullptr: another storage has the units, or the storage is larger now.
 SharedChunk* SharedChunks::at(const Seat& seat, uint64_t bytes, CUstream first_user) {
   const uint64_t count = units(bytes);
   if (seat.first + count > units_) return nullptr;
@@ -159,7 +160,7 @@ void SharedChunks::begin_step() noexcept {
   unknown_ = 0;
 }
 
-// Whoever had the chunk before comes before everybody who gets a part.
+// All parts of the chunk wait for the chunk's last user.
 SharedChunk* SharedChunks::open(int64_t group, bool tiny, CUstream first_user) {
   um::make_room(shared_, shared_.size() + 1);
   auto opened = std::make_unique<SharedChunk>();
@@ -214,13 +215,13 @@ void SharedChunks::leaves(const ChunkRange* range, uint64_t bytes) noexcept {
   if (shared->all_left()) layout_.leaves(shared->whole, bytes);
 }
 
-void SharedChunks::stays(const ChunkRange* range) noexcept {
+void SharedChunks::cancel_departure(const ChunkRange* range) noexcept {
   SharedChunk* const shared = range->shared;
-  if (shared->all_left()) layout_.stays(shared->whole);
+  if (shared->all_left()) layout_.cancel_departure(shared->whole);
   shared->left &= ~range->part;
 }
 
-// Whoever gets the chunk comes after all who had a part.
+// The chunk's next user waits for the last users of all parts.
 void SharedChunks::close(SharedChunk* shared) noexcept {
   Fences::Fence all = 0;
   for (uint64_t unit = 0; unit < units_; ++unit) {

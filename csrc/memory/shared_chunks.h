@@ -1,10 +1,23 @@
-// Chunks that small storages share. Each has a part of a chunk, and a range of its own over that chunk: so it comes and
-// leaves alone, and who may see it is its own affair (RangeMapping::show). A chunk is taken for the first part of it,
-// and given back with the last one. In steps that repeat each storage comes back to where it was, next to the same
-// others, if nobody is in its way: so the chunks, too, are taken and given back as in the step before, and can be laid
-// out (memory/layout.h).
+// Chunks that small storages share. A storage of at most half a chunk takes a part of a chunk: consecutive units of 64
+// KiB. Each part has an address range of its own over the whole chunk, so it is swapped in and evicted alone, and its
+// access is set alone (RangeMapping::show).
 //
-// Not thread-safe: the device's lock is held, and its context is current.
+// Invariants:
+// - A chunk is taken from the layout for its first part, and given back with its last one. `taken` has a bit for each
+//   unit that a storage has; `left` is a subset of it: the units of storages that are being evicted.
+// - The parts of a chunk are disjoint. A unit's new user waits, in its stream, for the unit's last user.
+// - Storages below 64 KiB ("tiny") may be pinned to the device for life. They never share a chunk with larger ones,
+//   because a pinned part keeps its chunk on the device.
+//
+// Example: chunks have 2 MiB, which is 32 units. Storage 3 of 1 MiB takes units 0 to 15, and storage 4 of 100 KiB takes
+// units 16 and 17. If storage 3 is evicted, units 0 to 15 are free for other storages, and the chunk is still held.
+// When storage 4 is evicted too, the chunk goes back to the layout.
+//
+// In steps that repeat, a storage returns to the seat of the step before: the same units next to the same storages (its
+// group). So the shared chunks are taken and given back as in the step before, and the layout can place them
+// (memory/layout.h).
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <array>
@@ -19,66 +32,68 @@
 
 namespace um {
 
-// A chunk in parts.
+// A chunk that is cut into parts.
 struct SharedChunk {
   static constexpr uint64_t kMostUnits = 64;
 
-  ChunkRange* whole = nullptr;                       // held for as long as anybody has a part
-  uint64_t taken = 0;                                // a bit for each unit
-  uint64_t left = 0;                                 // of those, what is sent away: it may be handed on
-  uint64_t longest = 0;                              // units in a row that nobody has
-  int64_t group = 0;                                 // those who come back to each other
-  bool tiny = false;                                 // its parts are of one unit, for storages that may never leave
-  std::array<Fences::Fence, kMostUnits> last_use{};  // of whoever had the unit last; holds a reference
+  ChunkRange* whole = nullptr;  // the chunk's range, held while there is a part
+  uint64_t taken = 0;           // a bit for each unit that a part has
+  uint64_t left = 0;            // a bit for each taken unit that is being evicted, and may be handed on
+  uint64_t longest = 0;         // the most consecutive units that no part has
+  int64_t group = 0;            // the storages that return to each other have one number; below 0: unknown storages
+  bool tiny = false;            // its parts have one unit each, for storages that may never be evicted
+  std::array<Fences::Fence, kMostUnits> last_use{};  // by unit: the last use by its last holder; holds a reference
 
   bool all_left() const { return left == taken; }
 };
 
 class SharedChunks {
  public:
-  // All are borrowed.
+  // Borrows all arguments.
   SharedChunks(ChunkRanges& ranges, Layout& layout, Fences& fences, uint64_t chunk_bytes);
   SharedChunks(const SharedChunks&) = delete;
   SharedChunks& operator=(const SharedChunks&) = delete;
 
-  // Storages of at most so many bytes share chunks.
+  // Returns the size of the largest storage that shares a chunk.
   uint64_t most_bytes() const { return chunk_bytes_ / 2; }
-  // What a part for so many bytes takes.
+  // Returns the bytes of a part for so many bytes.
   uint64_t part_bytes(uint64_t bytes) const { return units(bytes) * unit_bytes_; }
-  // Whether anybody has a part of a chunk.
+  // Returns whether there is a part of any chunk.
   bool any() const { return !shared_.empty(); }
-  // There is a part of a chunk that is shared already; this one, where it must be that.
+  // Returns whether a part for so many bytes is free in a chunk that is shared already. `unit`: only there.
   bool has_room(uint64_t bytes, uint64_t unit = kAnyUnit) const { return find(bytes, unit) != nullptr; }
   uint64_t unit_of(uint64_t offset_bytes) const { return offset_bytes / unit_bytes_; }
   static constexpr uint64_t kAnyUnit = ~uint64_t{0};
-  // A part, as the room of a range; what `first_user` is given from now on runs after its last users. nullptr: there is
-  // no chunk. `storage`: its number in the steps; -1: it is not known. `wanted`: the unit where it begins in its chunk,
-  // if there is a chunk for that. Throws um::Error, and then it is not taken.
+  // Takes a part, and returns its range. Work that `first_user` is given from now on runs after the last users of the
+  // units. `storage`: its number in the steps; -1: it is unknown. `wanted`: the unit in which the part must begin, in a
+  // shared chunk or a new one. nullptr: there is no chunk. Throws um::Error, and then nothing is taken.
   ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1, uint64_t wanted = kAnyUnit);
-  // What it was given runs until `last_use`.
+  // Gives a part back. Its last user's work has ended when `last_use` passes.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
-  // Layout::in_the_way, of the chunk that a storage comes back to, if that is to be taken anew.
+  // Returns Layout::in_the_way for the chunk to which a storage returns, if that chunk is not held now.
   std::vector<const ChunkRange*> in_the_way(int32_t storage);
-  // Layout::leaves and stays, of a part: the chunk may be had when all of them may.
+  // Marks a part as departing, or not any more (`Layout::leaves` and cancel_departure()). The chunk departs when all of
+  // its parts do.
   void leaves(const ChunkRange* range, uint64_t bytes) noexcept;
-  void stays(const ChunkRange* range) noexcept;
-  // A step begins that is to be like the one before: Layout::begin_step.
+  void cancel_departure(const ChunkRange* range) noexcept;
+  // Begins a step that is expected to repeat the last one, as Layout::begin_step does.
   void begin_step() noexcept;
-  // Nobody comes back to where he was.
+  // Forgets all seats.
   void forget() noexcept { visits_.clear(); }
-  // Chunks that parts for so many bytes each take if nothing else is there.
+  // Returns how many chunks parts for these sizes take if no other parts exist.
   uint64_t chunks_for(const std::vector<uint64_t>& bytes) const;
 
  private:
-  // Of a 2 MiB chunk 64 KiB: whole pages on every machine, and no more than a word of units.
+  // 64 KiB of a 2 MiB chunk: whole pages on every machine, and all units of a chunk fit the bits of a word.
   static constexpr uint64_t kLeastUnitBytes = uint64_t{64} << 10;
 
   uint64_t units(uint64_t bytes) const { return (bytes + unit_bytes_ - 1) / unit_bytes_; }
-  // Where a storage was in the step before, each time that it came.
+  // A part that a storage had in the step before.
   struct Seat {
     int64_t group;
-    uint64_t first;  // unit
+    uint64_t first;  // the first unit
   };
+  // All seats that a storage had in a step, in order, and the one that it gets next.
   struct Visits {
     std::vector<Seat> seats;
     uint64_t step = 0, next = 0;
@@ -100,8 +115,8 @@ class SharedChunks {
   const uint64_t chunk_bytes_, unit_bytes_, units_;
   std::unordered_map<int32_t, Visits> visits_;
   uint64_t step_ = 0;
-  int64_t unknown_ = 0;                               // groups of storages that nobody knows, in this step
-  int64_t groups_ = 0;                                // that there ever were
+  int64_t unknown_ = 0;                               // groups of unknown storages in this step
+  int64_t groups_ = 0;                                // groups that there ever were
   std::vector<std::unique_ptr<SharedChunk>> shared_;  // in the order in which they were taken
 };
 

@@ -1,5 +1,5 @@
-// Objects whose memory stays theirs: slabs are given back only with the pool. So a pointer to an object that was
-// recycled is stale, never wild, and a reader may check what it finds there.
+// Recycles objects whose memory is freed only with the pool. A pointer to a recycled object is stale but never
+// dangling, so a reader may check the object that it finds there.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace um {
 template <class Object>
 class StablePool {
  public:
-  // The next `count` calls of take() cannot fail. Throws std::bad_alloc and then has changed nothing.
+  // Ensures that the next `count` calls of take() cannot fail. Throws std::bad_alloc, and then has changed nothing.
   void prepare(size_t count) {
     while (unused_count_ < count) grow();
   }
-  // As its last user left it. Prepared for.
+  // Returns an object in the state in which it was given back. Requires prepare().
   Object* take() noexcept {
     Object* object = unused_;
     unused_ = object->next_free;

@@ -1,4 +1,4 @@
-// What is live, and the most that ever was.
+// Counters of a device's live allocations, with their peaks.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ struct Level {
 struct Statistics {
   Level requested_bytes;
   Level reserved_bytes;
-  Level by_role[UM_ROLE_COUNT];  // requested bytes by label
-  // Of all allocations there ever were, by the label that each has, or had last.
+  Level by_role[UM_ROLE_COUNT];  // requested bytes, by current role
+  // Bytes of all allocations that were ever made, by the last role of each.
   uint64_t placed_bytes[UM_ROLE_COUNT][UM_MEMORY_CHUNKED + 1][UM_ADVICE_COUNT] = {};
-  uint64_t reserved_by_role[UM_ROLE_COUNT] = {};  // bytes by arena
-  Level live;                                     // allocations
+  uint64_t reserved_by_role[UM_ROLE_COUNT] = {};  // bytes of arenas
+  Level live;                                     // number of allocations
   uint64_t allocation_count = 0, free_count = 0;
-  uint64_t requested_total_bytes = 0;  // of all allocations there ever were
-  uint64_t failure_count = 0;          // of requests for which there was no memory
-  uint64_t exports_ended = 0;          // for room
+  uint64_t requested_total_bytes = 0;  // of all allocations that were ever made
+  uint64_t failure_count = 0;          // requests that failed for lack of memory
+  uint64_t exports_ended = 0;          // because memory ran out
 
   uint64_t live_allocations() const { return live.now; }
 };

@@ -24,7 +24,7 @@ TEST(without_a_thread_jobs_are_done_at_once) {
     thrown = true;
   }
   CHECK(thrown);
-  helper.settle(0);
+  helper.finish(0);
   helper.finish();
 }
 
@@ -48,13 +48,13 @@ TEST(a_job_that_has_not_begun_is_done_by_whoever_wants_it) {
   std::thread::id doer;
   const auto note = [&] { doer = std::this_thread::get_id(); };
   const Helper::Ticket wanted = held.helper.ask(note);
-  held.helper.settle(wanted);
+  held.helper.finish(wanted);
   CHECK(doer == std::this_thread::get_id());
   doer = {};
   held.let_go();
   held.helper.finish();
   CHECK(doer == std::thread::id());  // once
-  held.helper.settle(wanted);
+  held.helper.finish(wanted);
 }
 
 TEST(whoever_wants_a_job_that_runs_waits_for_its_end) {
@@ -66,7 +66,7 @@ TEST(whoever_wants_a_job_that_runs_waits_for_its_end) {
     ended = true;
   });
   while (!begun) std::this_thread::yield();
-  helper.settle(job);
+  helper.finish(job);
   CHECK(ended);
 }
 
@@ -86,7 +86,7 @@ TEST(the_end_comes_after_all_jobs_and_then_they_are_done_at_once) {
 TEST(many_threads_ask_one_helper) {
   Helper helper([] {});
   int sum =
-      0;  // of jobs, of which each is done once; those of the helper and those that are settled exclude each other
+      0;  // of jobs, of which each is done once; those of the helper and those that finish() does exclude each other
   std::mutex mutex;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -96,7 +96,7 @@ TEST(many_threads_ask_one_helper) {
           const std::lock_guard<std::mutex> lock(mutex);
           ++sum;
         });
-        if (k % 3 == 0) helper.settle(ticket);
+        if (k % 3 == 0) helper.finish(ticket);
       }
     });
   }
