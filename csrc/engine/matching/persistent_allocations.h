@@ -16,7 +16,7 @@ namespace um {
 
 class PersistentAllocations {
  public:
-  // Adds a live allocation, which stays in the set until freed() or clear().
+  // Adds a live allocation. It remains in the set until freed() or clear().
   void add(Block* block) {
     blocks_[block->record.serial] = block;
     block->record.persistent = true;

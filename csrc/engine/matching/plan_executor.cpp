@@ -38,7 +38,7 @@ uint32_t PlanExecutor::add(const um_program& program) {
   const std::unique_ptr<const Program> old = program.replaces != 0 ? programs_.replace(program) : nullptr;
   const Program& added = old != nullptr ? *programs_.find(old->number) : programs_.add(program);
   device_.allocations->each_block([&](Block& block) {
-    // A serial number belongs to one allocation for ever, so it identifies a persistent one.
+    // A serial number is never used again, so it identifies a persistent allocation.
     if (added.has_persistent(block.record.serial)) persistent_.add(&block);
   });
   old != nullptr ? take_place(*old, added) : unbegun_.push_back(&added);
@@ -349,9 +349,9 @@ void PlanExecutor::move_managed(const Program::Action& action, Block* block, con
   }
 }
 
-// Sends the prefetches of one op together, in a stream of their own. That stream first waits for the op's stream: the
-// host runs ahead of the device, so kernels that have not begun yet may still use pages that the plan evicts. It also
-// keeps the order of prefetches, so that pages which arrive find the memory that others have freed.
+// Sends the prefetches of one op together, in a stream of their own. This stream first waits for the op's stream: the
+// host runs ahead of the device, so kernels that have not begun yet may still use pages that the plan evicts. The
+// stream also keeps the order of prefetches, so that pages which arrive find the memory that others have freed.
 void PlanExecutor::send_prefetches(CUstream stream) {
   if (prefetches_.empty()) return;
   const OnError forget([&] { prefetches_.clear(); });

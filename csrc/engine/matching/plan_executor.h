@@ -6,7 +6,7 @@
 // made space.
 //
 // Example: a plan swaps s3 out after op 5 and in before op 8, and swaps s7 out after op 6. If the step jumps from op 4
-// to op 9, catch_up() looks at the last action on each storage in between. For s3 that is the swap-in, so s3 stays on
+// to op 9, catch_up() looks at the last action on each storage in between. For s3 that is the swap-in, so s3 remains on
 // the device. For s7 it is the swap-out, which is carried out now.
 //
 // Invariants:
@@ -38,8 +38,8 @@ class PlanExecutor final : public Participant {
   // Adds a program, or replaces the one of number `program.replaces`, from the next step on. Returns its number. Throws
   // um::Error.
   uint32_t add(const um_program& program);
-  // Expects the program in the next step, unless it is known what comes after the last one. Throws um::Error if there
-  // is no such program.
+  // Expects the program in the next step, unless it is known already which program follows the last one. Throws
+  // um::Error if there is no such program.
   void expect(uint32_t number);
   // Forgets a program, or does nothing if there is none of that number.
   void drop(uint32_t number);

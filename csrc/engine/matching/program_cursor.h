@@ -1,7 +1,7 @@
 // The position of the running step in a program, and the bindings of the program's storages to the step's allocations.
 //
 // An op of the step matches the program's next op if both have the same signature (program.h). The program's storages
-// are then bound by place: operand i of the program's op to operand i of the step's op, result i to result i. For
+// are then bound by place: operand i of the program's op to operand i of the step's op, and result i to result i. For
 // an op that does not match, the caller seeks another position (Programs::seek) and calls move(), or else pass().
 //
 // Example: the program's first key is 100, and its next op is add(s7, s2). The step runs `add` on the blocks P and Q.

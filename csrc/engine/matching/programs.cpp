@@ -98,8 +98,8 @@ Programs::Place Programs::seek(const ProgramCursor& cursor) const {
   return best;
 }
 
-// Considers only programs that begin with all of the step's ops. Of these the nearest in size wins, and of equally near
-// ones the longest.
+// Considers only programs that begin with all of the step's ops. The nearest in size wins; of equally near ones, the
+// longest does.
 Programs::Place Programs::same_beginning(const ProgramCursor& cursor) const {
   const std::vector<uint64_t>& history = cursor.history();
   Place best;
@@ -119,8 +119,8 @@ Programs::Place Programs::same_beginning(const ProgramCursor& cursor) const {
   return best;
 }
 
-// Returns the position before which the most ops equal those of the step. Of equally good ones it is the nearest one
-// ahead, or else the nearest one behind: ops that repeat go on where they began.
+// Returns the position before which the most ops equal those of the step. A tie goes to the nearest one ahead, or else
+// to the nearest one behind: ops that repeat go on where they began.
 Programs::Place Programs::best_place(const Program& program, const ProgramCursor& cursor, size_t* context) const {
   const std::vector<uint64_t>&history = cursor.history(), &signatures = program.signatures();
   const std::vector<size_t>& positions = program.positions(history.back());

@@ -36,13 +36,13 @@ class Programs {
   bool empty() const { return all_.empty(); }
   const Program* find(uint32_t number) const;
 
-  // Returns the program that the next step is expected to follow if the last one followed `before` (nullptr: none).
-  // That is the one that came after `before` last time, otherwise `before` itself, or else the newest one. nullptr:
-  // there is no program.
+  // Returns the program that the next step is expected to follow if the last one followed `before` (nullptr: none). It
+  // is the one that followed `before` last time, otherwise `before` itself, or else the newest one. nullptr: there is
+  // no program.
   const Program* expected(const Program* before) const;
-  // A step that followed `now` came after one that followed `before`.
+  // Notes that a step which followed `now` ran after one that followed `before`.
   void note_step(const Program* before, const Program& now);
-  // Expects `next` after a step that followed `before`, unless it is known already what comes after such a step.
+  // Expects `next` after a step that followed `before`, unless it is known already which program that is.
   void expect(const Program* before, const Program& next);
 
   // The program and position of a step's last op; `program` nullptr: no program has it. `taken_over`: all ops of the
@@ -63,7 +63,7 @@ class Programs {
   Place best_place(const Program& program, const ProgramCursor& cursor, size_t* context) const;
 
   std::vector<std::unique_ptr<Program>> all_;          // the oldest first; a replacement keeps its predecessor's place
-  std::unordered_map<uint32_t, uint32_t> successors_;  // number -> number of the program that came after it last
+  std::unordered_map<uint32_t, uint32_t> successors_;  // number -> number of the program that followed it last
   uint32_t last_number_ = 0;
   int32_t next_key_ = 0;
 };

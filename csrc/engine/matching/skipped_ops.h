@@ -59,8 +59,8 @@ class SkippedOps {
   int looks_ = 0;
   // look_ahead() uses these while it runs.
   int32_t now_ = -1;
-  // By storage: whether an op until now made it or, if it is lasting, used it; and the fate of the op ahead that makes
-  // it.
+  // `behind_` tells for each storage whether an op until now made it or, if it is lasting, used it. `ahead_` has the
+  // fate of the op ahead that makes each storage.
   std::vector<Fate> behind_, ahead_;
   std::vector<Fate> ops_;  // by op
 };
