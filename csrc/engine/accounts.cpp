@@ -18,11 +18,12 @@ void Accounts::read(um_counters* out) const {
   out->fault_service_ns = totals.stood.fault_ns();
 }
 
-// A device that is exact knows; elsewhere a budget's model does, and without one all that is reserved may be there.
+// An exact device reports what is resident. Otherwise the budget's model does, and without a budget all reserved memory
+// counts as resident.
 void Accounts::sample_residency() noexcept {
   if (device_.backend.hooks->exact) {
     const emulated::Totals totals = device_.backend.totals();
-    resident_ = {totals.device_bytes, totals.device_peak_bytes};  // it sees every page that comes, not just samples
+    resident_ = {totals.device_bytes, totals.device_peak_bytes};  // the device counts every page, not just samples
     host_.set(totals.host_bytes);
     for (int role = 0; role < UM_ROLE_COUNT; ++role) {
       resident_by_role_[role] = {totals.tag_bytes[role], totals.tag_peak_bytes[role]};

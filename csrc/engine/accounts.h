@@ -1,4 +1,4 @@
-// What a device has counted, and what it holds. The lock is held.
+// Reports a device's counters and its memory. Callers hold the device's lock.
 #pragma once
 
 #include "engine/participant.h"
@@ -7,7 +7,7 @@
 
 namespace um {
 
-// Takes part where faults come in any order, so that the peak on the host is seen.
+// Takes part where faults are served in any order, to observe the peak of host memory.
 class Accounts final : public Participant {
  public:
   explicit Accounts(um_device& device) : Participant(device, kAccountTurns) {}
@@ -16,9 +16,9 @@ class Accounts final : public Participant {
   void read(um_memory_stats* out);
   um_memory_history history() const;
   uint64_t placed(um_placed* out, uint64_t capacity) const;
-  // Of the device and of everybody who takes part.
+  // Resets the peaks of the device and of all participants.
   void reset_all_peaks();
-  // After something moved.
+  // Called after memory has moved.
   void sample_residency() noexcept;
 
   void end_op(RunningOp& /*op*/) noexcept override { sample_residency(); }

@@ -19,11 +19,11 @@ void BlockHistory::freed(const Block& block, uint32_t last_op) noexcept {
       pages_[page].push_back(index);
     }
   } catch (const std::bad_alloc&) {
-    return;  // a page that is not entered does not know of it
+    return;  // the pages that are not entered do not know this life
   }
 }
 
-// Lives at one address do not overlap, so the first that had not ended is the one.
+// Lives at one address do not overlap, so the first that had not ended by then is the right one.
 const BlockHistory::Life* BlockHistory::containing(uint64_t address, uint32_t op) const {
   const auto page = pages_.find(address / kBlockBytes);
   if (page == pages_.end()) return nullptr;

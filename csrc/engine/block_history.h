@@ -1,7 +1,13 @@
-// The allocations that ended during a step. When the step's records are read, another may lie at their addresses; and
-// on the device an allocation lives longer than on the host, which frees it while its last op still waits in the
-// stream. So lives are told apart by ops, which are in the same order on both. Not thread-safe: the device's lock is
-// held.
+// The allocations that were freed during a step, for attributing the step's records to them. When the records are read,
+// another allocation may lie at the same address.
+//
+// On the device an allocation lives longer than on the host, which frees it while its last op still waits in the
+// stream. So this class identifies an allocation by its address and by an op, since ops have the same order on both.
+//
+// Example: A at address 0x1000 is freed after op 7, and B gets the same address for op 9. A record at 0x1000 during op
+// 5 belongs to A, and one during op 9 to none of the ended allocations.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +28,22 @@ class BlockHistory {
   };
 
   void clear() noexcept;
-  // Forgets what there is no memory for: its records are then told of whoever lies there next.
+  // Notes an ended allocation. If memory for that is short, its records are attributed to the next allocation there.
   void freed(const Block& block, uint32_t last_op) noexcept;
 
-  // The allocation that held the address, or else the nearest above it in the same 2 MiB, while that op ran; nullptr
-  // when none of those that ended did.
+  // Return the allocation that contained the address, or else the nearest one above it in the same 2 MiB, while that op
+  // ran. nullptr: no ended allocation did.
   const Life* containing(uint64_t address, uint32_t op) const;
   const Life* nearest(uint64_t address, uint32_t op) const;
-  // Whether any lay in the 2 MiB around the address.
+  // Returns whether an ended allocation lay in the 2 MiB around the address.
   bool knows(uint64_t address) const { return pages_.count(address / kBlockBytes) != 0; }
 
  private:
   static constexpr size_t kMostLives = size_t{1} << 18;
 
-  std::vector<Life> lives_;                                    // in the order in which they ended
-  std::unordered_map<uint64_t, std::vector<uint32_t>> pages_;  // number of 2 MiB -> who lay there, in that order
+  std::vector<Life> lives_;  // in the order in which they ended
+  std::unordered_map<uint64_t, std::vector<uint32_t>>
+      pages_;  // number of a 2 MiB page -> the lives there, in that order
 };
 
 }  // namespace um

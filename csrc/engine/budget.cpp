@@ -119,14 +119,15 @@ void Budget::recall() {
 
 void Budget::pass(uint64_t address, uint64_t bytes, Use use) {
   each_page(address, bytes, [&](uint32_t page) {
-    if (use == Use::to_host && model_.chunks.pins(page) > 0) return;  // shared with an export: it stays
+    if (use == Use::to_host && model_.chunks.pins(page) > 0)
+      return;  // a page that is shared with an export cannot be evicted
     note_victims(use == Use::to_device || use == Use::to_host
                      ? model_.prefetch(page, use == Use::to_host ? Processor::host : Processor::device)
                      : model_.access(page, Processor::device, use == Use::write));
   });
 }
 
-// The device is larger than the budget, so what the model had no room for is there all the same once it was used.
+// The device is larger than the budget, so a used page that the model could not hold is on the device nonetheless.
 void Budget::note_return(uint64_t address, uint64_t bytes) {
   each_page(address, bytes, [&](uint32_t page) { returned_.push_back(page_addresses_[page]); });
 }
@@ -164,9 +165,9 @@ void Budget::use_newest(const WorkingSet& working_set) {
   keep(working_set, before, working_set.accesses().size() - 1);
 }
 
-// Pages leave in the order of their service, and an old one of the op's may be next in line. It is serviced again, as
-// the youngest, so where all fits the op has its pages after at most one service of each. Where it does not, the device
-// is larger than the budget, and what the op needs is there all the same.
+// Pages are evicted in the order of their service, so an old page of the op itself may be the next victim. It is then
+// serviced again, as the youngest. If all pages fit, the op has them after at most one such service of each. If they do
+// not fit, the device still holds them, because it is larger than the budget.
 void Budget::keep(const WorkingSet& working_set, size_t first_victim, size_t first_access) {
   const uint64_t needed_bytes = working_set.bytes_if_above(room_bytes());
   if (needed_bytes <= room_bytes()) {
@@ -195,7 +196,7 @@ bool Budget::holds(uint64_t address, uint64_t bytes) const {
 }
 
 void Budget::pin(uint64_t address, uint64_t bytes) {
-  each_page(address, bytes, [&](uint32_t page) {  // page by page, so that the last does not send the first away
+  each_page(address, bytes, [&](uint32_t page) {  // page by page, so that the last page does not evict the first
     note_victims(model_.prefetch(page, Processor::device));
     model_.chunks.pin(page);
   });
@@ -211,12 +212,12 @@ void Budget::enforce(const Backend& backend, driver::CUstream stream) {
   while (sent < victims_.size()) {
     const uint64_t address = victims_[sent];
     const Followed* arena = arena_of(address);
-    const auto leaves = [&](uint64_t at) {  // it did not come back meanwhile, and nobody exported it
+    const auto leaves = [&](uint64_t at) {  // it was not used again meanwhile, and is not exported
       if (arena == nullptr || at >= arena->address + arena->bytes) return false;
       const uint32_t page = arena->first_page + static_cast<uint32_t>((at - arena->address) / kBlockBytes);
       return !model_.resident(page, Processor::device) && model_.chunks.pins(page) == 0;
     };
-    uint64_t pages = 0;  // neighbours in one call
+    uint64_t pages = 0;  // neighbouring pages are sent in one call
     while (sent + pages < victims_.size() && victims_[sent + pages] == address + pages * kBlockBytes &&
            leaves(address + pages * kBlockBytes)) {
       ++pages;
@@ -227,7 +228,7 @@ void Budget::enforce(const Backend& backend, driver::CUstream stream) {
   victims_.clear();
 }
 
-// A prefetch of read-mostly memory only makes another copy: the advice is lifted for as long as it takes to move.
+// The advice is unset meanwhile, because a prefetch of read-mostly memory would only make another copy.
 void Budget::send(const Backend& backend, driver::CUstream stream, const Followed& arena, uint64_t address,
                   uint64_t bytes) const {
   if (arena.read_mostly) advise(backend, address, bytes, driver::CU_MEM_ADVISE_UNSET_READ_MOSTLY);

@@ -14,8 +14,8 @@ namespace um {
 
 namespace {
 
-// Bytes of plain arenas that no allocation has. After a conversion they still take the device's memory, and the budget
-// for managed memory has to leave room for them.
+// Returns the bytes of plain arenas that no allocation uses. After a conversion they still take device memory, which
+// the budget for managed memory must not use.
 uint64_t unused_plain_bytes(const Allocations& allocations) {
   uint64_t unused_bytes = 0;
   allocations.each_arena([&](const Arena& arena) {
@@ -26,7 +26,7 @@ uint64_t unused_plain_bytes(const Allocations& allocations) {
   return unused_bytes;
 }
 
-// Plain memory that um_convert would move while the op runs.
+// Returns whether um_convert could move plain memory while the op runs.
 bool has_convertible_plain(const Allocations& allocations, const RunningOp& op) {
   bool found = false;
   allocations.each_arena([&](const Arena& arena) {
@@ -40,8 +40,8 @@ bool has_convertible_plain(const Allocations& allocations, const RunningOp& op) 
   return found;
 }
 
-// An op is refused once at its begin and once within: whatever could not be converted then stays. The op that was
-// refused last, by the device's count of ops; a device whose first budget is set has refused none.
+// An op is refused once at its begin and once within, because after a conversion the remaining plain memory cannot be
+// converted. This is the op that was refused last, as the device's count of ops. It is 0 when the first budget is set.
 std::atomic<uint64_t> refused_last{0};
 
 uint64_t place_of(const Guard& guard, const RunningOp& op) {
@@ -68,12 +68,13 @@ void BudgetKeeper::set(uint64_t bytes) {
     throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
   device_.trim();  // empty arenas take the device's memory too
   uint64_t kept_bytes = std::min(bytes, most_bytes());
-  if (device_.conversion.remembers() && !allocations().limits_plain()) {  // with a limit, unused parts are in that
+  if (device_.conversion.remembers() &&
+      !allocations().limits_plain()) {  // a limit of plain memory includes unused parts
     const uint64_t unused_bytes = unused_plain_bytes(allocations());
     kept_bytes = std::max(kept_bytes - std::min(kept_bytes, unused_bytes), 2 * kBlockBytes);
   }
   static_cast<void>(device_.exports.keep_pages_below(kept_bytes - kBlockBytes));
-  // Managed memory cannot be more than host and device hold; arenas may be part empty, hence twice that.
+  // Host and device bound managed memory. The factor of two is for arenas that are partly empty.
   const uint64_t managed_bytes = 2 * (backend().total_host_bytes() + backend().total_bytes);
   auto next = std::make_unique<Budget>(kept_bytes, static_cast<uint32_t>(managed_bytes / kBlockBytes));
   seed(*next);
@@ -99,8 +100,8 @@ void BudgetKeeper::drop_if_idle() noexcept {
   if (idle) drop();
 }
 
-// Others may have memory of the device too: what the driver says is free, and what managed memory has of it, is all
-// that there is.
+// Other processes may have device memory too, so the bound is what the driver reports as free plus the managed memory
+// on the device.
 uint64_t BudgetKeeper::most_bytes() const {
   if (backend().hooks->alone) return backend().total_bytes;
   const RequiredContext current(backend());
@@ -113,8 +114,8 @@ uint64_t BudgetKeeper::most_bytes() const {
                                            " are free; two blocks of 2 MiB are needed. End another process");
 }
 
-// What is on the device now counts against a new budget, pages of freed allocations included: these leave first. Where
-// the device cannot tell, the budget until now does, and without one all that is live counts.
+// Counts what is on the device against the new budget. Pages of freed allocations are counted first, so that they are
+// evicted first. If the device cannot tell, the old budget can, and without one all live allocations count.
 void BudgetKeeper::seed(Budget& budget) const {
   budget.follow(allocations());
   const auto bring = [&](uint64_t page, uint64_t on_device) {
@@ -174,7 +175,7 @@ void BudgetKeeper::end_exports_beyond(uint64_t needed_bytes) {
 void BudgetKeeper::begin_op(RunningOp& op) {
   end_exports_for(op);
   keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream, op.identity);
-  announce_faults(backend().ordered());  // in raw counting all pages of an op fault, and they count already
+  announce_faults(backend().ordered());  // in raw counting all pages of an op fault, and have been counted
 }
 
 void BudgetKeeper::count_fault(uint64_t address, bool write) {
@@ -195,7 +196,8 @@ void BudgetKeeper::count_fault(uint64_t address, bool write) {
 
 void BudgetKeeper::announce_faults(bool on) const noexcept { backend().hooks->announce_faults(backend().ordinal, on); }
 
-// The driver takes many times as long to unmap and map pages as to copy them, and records the copies alone.
+// The enforcement is measured as stall time: the driver takes much longer to unmap and map pages than to copy them, and
+// CUPTI records only the copies.
 void BudgetKeeper::enforce(driver::CUstream stream, const OpIdentity& op) {
   if (backend().hooks->in_host) return budget_->enforce(backend(), nullptr);
   device_.sampling.stands(op, stream, [&] { budget_->enforce(backend(), stream); });
@@ -206,7 +208,7 @@ uint64_t BudgetKeeper::managed_limit_bytes() const {
   return std::min(total_bytes - std::min(total_bytes, allocations().plain_bytes()), budget_->bytes());
 }
 
-// As far as anybody knows.
+// Returns an upper bound if the device cannot tell.
 uint64_t BudgetKeeper::resident_bytes() const {
   return std::min(budget_->resident_bytes(), allocations().statistics.reserved_bytes.now - allocations().plain_bytes());
 }

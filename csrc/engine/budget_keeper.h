@@ -1,5 +1,4 @@
-// Keeps a device's budget, where it has one: tells the model what is used next, and sends to the host what must leave
-// for that.
+// Keeps a device's budget for managed memory: notes uses in the budget's model before ops, and evicts the victims.
 #pragma once
 
 #include <memory>
@@ -13,13 +12,14 @@ class BudgetKeeper final : public Participant {
  public:
   explicit BudgetKeeper(um_device& device) : Participant(device, kBudgetTurns) {}
 
-  // 0: none from now on. Throws um::Error.
+  // Sets the budget; 0: none from now on. Throws um::Error.
   void set(uint64_t bytes);
   void drop() noexcept;
-  // Of a closed device, on which only workspaces are left: libraries keep them for the life of the process.
+  // Drops the budget of a closed device that has only workspaces left, which libraries keep until the process ends.
   void drop_if_idle() noexcept;
 
-  // What leaves on a GPU does after all that `stream` was given until now, and for that op. Throws um::Error.
+  // Applies `change` to the model and evicts its victims. On a GPU the evictions run after all work of `stream` until
+  // now, and count for that op. Throws um::Error.
   template <class Change>
   void keep(const Change& change, driver::CUstream stream = nullptr, const OpIdentity& op = {}) {
     if (!budget_->bounded()) return;
@@ -33,22 +33,23 @@ class BudgetKeeper final : public Participant {
   // ends. Example: of 128 MiB, 115 are plain; an op that uses 64 MiB of managed memory would bring the device to
   // 179 MiB. Throws um::Error.
   void check(const RunningOp& op) const;
-  // Pages whose address code outside of ops has are pinned as long as there is room for the op beside them. Throws
-  // um::Error.
+  // Ends exports of pages, for which code outside of ops has addresses, if the op's pages do not fit beside them.
+  // Throws um::Error.
   void end_exports_for(const RunningOp& op);
-  // The same for a range by itself, which is used now: Budget::use.
+  // Ends exports for a range that is used now, and notes its use (`Budget::use`).
   void use(uint64_t address, uint64_t bytes, Budget::Use use, driver::CUstream stream = nullptr,
            const OpIdentity& op = {});
-  // What managed memory may take of the device, and what it takes.
+  // Return how much of the device managed memory may take, and how much it takes.
   uint64_t managed_limit_bytes() const;
   uint64_t resident_bytes() const;
   bool holds(const Block& block) const { return budget_->holds(block.address, block.record.bytes); }
   void unpin(const Block& block) noexcept { budget_->unpin(block.address, block.record.bytes); }
-  // A page faults on a device that announces that. No running op uses it, or it counts already; evicts others for it,
-  // but none that a running op uses. Example: torch fills a new tensor from a list, outside of ops. Throws um::Error.
+  // Counts a page fault, on a device that announces faults, unless a running op uses the page and so has counted it.
+  // Evicts other pages for it, but none of running ops. Example: torch fills a new tensor from a list, outside of ops.
+  // Throws um::Error.
   void count_fault(uint64_t address, bool write);
   void outside_ops() const noexcept { announce_faults(budget_->bounded()); }
-  // A library's own memory: it is not sent away.
+  // Marks memory that a library allocated for itself, which is not evicted.
   void set_workspace(Block* block, bool is_one);
 
   void begin_op(RunningOp& op) override;

@@ -24,13 +24,13 @@ bool has_kind(const Block& block, uint32_t wanted) {
   return memory_of(block) == (wanted == UM_MEMORY_PREFER_DEVICE ? uint32_t{UM_MEMORY_DEVICE} : wanted);
 }
 
-// Gradients lie with intermediates, and what an optimizer keeps with parameters.
+// Returns the role of the arena: gradients lie with intermediates, and optimizer state with parameters.
 um_role arena_of(uint32_t role) {
   if (role == UM_ROLE_GRADIENT || role == UM_ROLE_INTERMEDIATE) return UM_ROLE_INTERMEDIATE;
   return role == UM_ROLE_INPUT ? UM_ROLE_INPUT : UM_ROLE_PARAMETER;
 }
 
-// Memory that the driver takes for the host's, too.
+// Returns whether the driver accepts the memory as host memory.
 bool is_hosts(const Block& block, const Movable* movable) {
   return managed(block) || (movable != nullptr && movable->residence.range == nullptr);
 }
@@ -68,7 +68,7 @@ um_converted Conversion::convert(const um_conversion& to) {
   device_.allocations->each_block([&](Block& block) {
     if (!has_kind(block, to.memory)) wrong.push_back(&block);
   });
-  std::unordered_set<const Block*> fixed;  // a movable one that an op uses is pinned
+  std::unordered_set<const Block*> fixed;  // a movable operand of an op is pinned instead
   for (const RunningOp* const op : device_.guard.running_ops()) fixed.insert(op->fixed.begin(), op->fixed.end());
   std::sort(wrong.begin(), wrong.end(),
             [](const Block* a, const Block* b) { return a->record.serial < b->record.serial; });
@@ -96,7 +96,7 @@ bool Conversion::may_move(const Block& block, const um_conversion& to) const {
   return !managed(block) || (own >> block.arena->heap->placement.advice & 1) != 0;
 }
 
-// False: there is no room, or it is not shown any more.
+// Returns false if memory is out, or if the owner no longer shows the address.
 bool Conversion::move(Block* block, const um_placement& to) {
   try {
     if (to.memory == UM_MEMORY_CHUNKED && !device_.swapping.stays(block->record.bytes)) return to_movable(block);
@@ -155,7 +155,7 @@ bool Conversion::to_heap(Block* block, const um_placement& to) {
   return true;
 }
 
-// Its owner shows the other address from now on; false: he does not show the one that it has.
+// Re-points the owner. Returns false, and forgets the owner, if it no longer shows the old address.
 bool Conversion::show(Block* block, uint64_t address) noexcept {
   Movable* const movable = notes(*block).movable;
   void** const owner = movable != nullptr ? &movable->owner : &notes(*block).owner;
@@ -164,7 +164,7 @@ bool Conversion::show(Block* block, uint64_t address) noexcept {
   return false;
 }
 
-// The block lies where `place` did, and that one where the block did.
+// Afterwards the block lies where `place` did, and `place` where the block did.
 void Conversion::change_place(Block* block, Block* place) noexcept {
   Observation& observation = device_.observation;
   const bool told = observation.swaps.residency != nullptr;
@@ -176,9 +176,8 @@ void Conversion::change_place(Block* block, Block* place) noexcept {
   if (told) observation.allocated(block, nullptr);
 }
 
-// A copy may bring the pages that it writes to the device. So what exceeds the share of managed memory is copied page
-// by page, and each page evicts an earlier one. Example: 6 MiB within a share of 4 take three copies, and 4 MiB at
-// most.
+// Copies in pieces if the allocation exceeds the share of managed memory, because a copy pages in what it writes. Each
+// page then evicts an earlier one. Example: 6 MiB within a share of 4 MiB take three copies, and 4 MiB at most.
 void Conversion::copy_to_pages(uint64_t bytes, const Block& to, const Block& from, const Movable* movable_from) {
   const uint64_t first = to.address / kBlockBytes * kBlockBytes, end = to.address + bytes;
   const bool fits = end - first <= device_.budget.managed_limit_bytes() / kBlockBytes * kBlockBytes;
@@ -190,7 +189,7 @@ void Conversion::copy_to_pages(uint64_t bytes, const Block& to, const Block& fro
   }
 }
 
-// The driver's functions for copies between host and device take managed memory for either.
+// The driver accepts managed memory on either side of copies between host and device.
 void Conversion::copy(Piece piece, const Block& to, const Movable* movable_to, const Block& from,
                       const Movable* movable_from) {
   const Backend& backend = device_.backend;

@@ -1,5 +1,8 @@
-// Live allocations that change their kind of memory: managed, plain, or chunks. Each keeps what it is, and gets another
-// place: its bytes are copied there, its owner is told, and the place that it had is given back.
+// Moves live allocations between kinds of memory: managed, plain, or chunks. An allocation keeps its identity and gets
+// another place: its bytes are copied there, its owner is re-pointed, and the old place is given back.
+//
+// Example: um_convert to chunks turns a managed parameter of 5 MiB into a Movable on the host, whose Record remains the
+// same, and frees the managed pages.
 #pragma once
 
 #include "engine/notes.h"
@@ -13,16 +16,17 @@ class Conversion {
  public:
   explicit Conversion(um_device& device) : device_(device) {}
 
-  // The lock is held, as for all. Who owns memory that is no Movable is remembered from now on, or no longer.
+  // Every function requires the device's lock. This one sets whether owners of memory that is no Movable are
+  // remembered.
   void remember(um_owners which) noexcept;
   bool remembers() const { return remembered_ != UM_OWNERS_FORGOTTEN; }
   bool converts_in_ops() const { return remembered_ == UM_OWNERS_CONVERTED_IN_OPS; }
-  // An allocation shows its address as that of a storage.
+  // Notes the storage that shows the allocation's address.
   void meet(Block* block, void* storage);
   void forget(Block* block) noexcept;
 
-  // Allocations that a running op was given or has made stay. Throws um::Error where the driver fails; allocations
-  // that were converted before the failure stay converted.
+  // Converts all allocations of other kinds. Operands and results of running ops are not converted. Throws um::Error if
+  // the driver fails; allocations converted before the failure remain converted.
   um_converted convert(const um_conversion& to);
 
  private:

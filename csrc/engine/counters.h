@@ -1,4 +1,4 @@
-// um_counters: from what a model of pages counts, and as the numbers that it consists of.
+// Fills um_counters from a model's counters, and treats it as an array of numbers.
 #pragma once
 
 #include <algorithm>

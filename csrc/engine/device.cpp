@@ -11,12 +11,12 @@
 
 namespace {
 
-// Tries for each range: a driver that failed once may take it the next time.
+// Attempts for each range, because a driver failure may be transient.
 constexpr int kReturnAttempts = 3;
 
 void check(const um_link& link) {
   for (int direction : {0, 1}) {
-    // Also false for what is not a number.
+    // This is also false for a number that is not a number.
     if (!(link.bytes_per_s[direction] > 0 && link.both_bytes_per_s[direction] > 0 && link.fixed_ns[direction] >= 0)) {
       throw um::Error(UM_INVALID_ARGUMENT, "a link needs speeds above 0 and a fixed cost of at least 0");
     }
@@ -65,8 +65,8 @@ um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
   if (!backend.hooks->in_host) guard.join(workspaces);
 }
 
-// Keeps every device reachable, as they live as long as the process, and frees what took part in those that have been
-// emptied: not before another one is opened, so that what they counted can be read until then.
+// Keeps every device reachable for the life of the process. Frees the participants of emptied devices, but only when
+// another one is opened, so that their counters can be read until then.
 void um_device::keep(um_device* device) {
   static std::mutex mutex;
   static auto* devices = new std::vector<um_device*>;
@@ -75,7 +75,7 @@ void um_device::keep(um_device* device) {
   devices->push_back(device);
 }
 
-// A caller that uses a part holds the lock of a live device, or has a running op.
+// A caller that uses a participant holds the lock of a live device, or has a running op.
 void um_device::free_parts() noexcept {
   const Lock lock = try_lock();
   if (!lock.owns_lock() || !emptied_ || !has_parts() || !guard.running_ops().empty()) return;
@@ -112,21 +112,22 @@ void um_device::close() {
   }
 }
 
-// False when the driver keeps refusing a range: then what it stands for is left as it is, for good.
+// Returns false if the driver keeps refusing a range. The objects that describe the range are then never freed.
 bool um_device::empty_out() noexcept {
   bool returned = false;
   for (int attempt = 0; attempt < kReturnAttempts && !returned; ++attempt) returned = allocations->trim();
   budget.drop();
   if (!returned) {
     swapping.abandon();
-    [[maybe_unused]] const void* const kept[] = {allocations.release(), fences.release()};  // its heaps refer to them
+    [[maybe_unused]] const void* const kept[] = {allocations.release(),
+                                                 fences.release()};  // their heaps refer to each other
     return false;
   }
   backend.helper->end();
   observation.collect();
   guard.leave_all();
   allocations.reset();
-  sampling.close();  // while there is a context for its events
+  sampling.close();  // while the context of its events exists
   recording.durations.destroy();
   {
     const um::CurrentContext current(backend);
@@ -177,7 +178,7 @@ void um_device::set_link(const um_link& link, const um_driver_costs& costs) {
   backend.hooks->set_link(backend.ordinal, &link, &costs);
 }
 
-// The functions of its streams and events are others from now on: there must be none.
+// Replaces the functions of streams and events, so there must be none yet.
 void um_device::set_clock(const um_link& link, const um_driver_costs& costs) {
   if (backend.driver != um::driver::emulated())
     throw um::Error(UM_UNSUPPORTED, "only an emulated device's time can be virtual, and its clock is set once");

@@ -1,9 +1,11 @@
-// One open device: its allocations, and whoever takes part in what happens to them.
+// One open device: its allocations and its participants.
 //
-// A um_device that users know of is never destroyed, only emptied: handles and addresses that are used too late find a
-// closed device instead of freed memory. What takes part in it is freed, so that a process which opens a thousand
-// sessions keeps less than a KiB of each. One lock guards everything here. Under it the driver and the device's hooks
-// may be called, but managed memory is never touched (docs/architecture.md, locks).
+// A um_device that open() returned is never destroyed, only emptied: handles and addresses that are used too late find
+// a closed device instead of freed memory. Its participants are freed, so a process that opens a thousand sessions
+// keeps less than 1 KiB of each.
+//
+// One lock guards all members. Its holder may call the driver and the device's hooks, but never touches managed memory
+// (docs/architecture.md, locks).
 #pragma once
 
 #include <atomic>
@@ -33,42 +35,42 @@ struct um_device {
 
  public:
   using Lock = um::owners::Lock;
-  // A device and its lock, held.
+  // A device together with its lock, which is held.
   struct Locked {
     um_device* operator->() const { return device; }
     um_device* device;
     Lock lock;
   };
-  // An allocation and the lock of its device, held; `block` is nullptr when there is none.
+  // An allocation together with its device's lock, which is held. `block` is nullptr if there is none.
   struct Found {
     um_device* device = nullptr;
     um::Block* block = nullptr;
     Lock lock;
   };
 
-  // Throws um::Error and then gives the backend back.
+  // Throws um::Error, and then has closed the backend.
   static um_device* open(um::Backend backend);
-  // For a caller whose addresses nobody else ever sees: close it, then it may be destroyed.
+  // Opens a device whose addresses only the caller sees. After close() it may be destroyed.
   static std::unique_ptr<um_device> open_owned(um::Backend backend, um::Owners& owners);
-  // No new allocations; the last free empties the device. Throws um::Error when it is closed already, or when the
-  // driver does not take its memory back.
+  // Refuses new allocations from now on; the last free empties the device. Throws um::Error if the device is closed
+  // already, or if the driver does not take its memory back.
   void close();
   bool accepts_allocations() const { return accepts_.load(std::memory_order_relaxed); }
   Locked lock() { return {this, Lock(mutex_)}; }
   Lock try_lock() { return Lock(mutex_, std::try_to_lock); }
-  // Throws um::Error when the device is emptied.
+  // Throws um::Error if the device has been emptied.
   Locked alive();
-  // Whether those who take part are still there. The lock is held, and unless it is, `guard` and all that follows it
-  // below may be used while the device is alive or an op runs on it alone.
+  // Returns whether the participants still exist. Requires the lock. Without the lock, the members from `guard` on may
+  // be used only while the device is alive, or while an op runs on it.
   bool has_parts() const { return parts_ != nullptr; }
 
   // ---- the lock is taken ----
-  // `outside_ops`: whoever asks may write to the memory himself, or hand it to a kernel of `stream` that no op
-  // announces: it is on the device at once, and stays until an op was given it. So does what an op asks for that only
-  // creates.
+  // `outside_ops`: the caller may write to the memory itself, or hand it to a kernel of `stream` that no op announces.
+  // The memory is then on the device at once, and is not evicted before an op has used it. The same holds for memory
+  // that is requested by an op which only creates.
   enum class Use : uint8_t { by_ops, outside_ops };
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use = Use::by_ops);
-  // Of any device. `free` returns false when no allocation starts there.
+  // Static functions find the device by the address. free() returns false if no allocation starts there.
   static bool free(void* pointer) noexcept;
   static bool owns(const void* address) noexcept;
   static void describe(const void* address, um_allocation* out);
@@ -77,25 +79,27 @@ struct um_device {
   static Found find_range(const void* address, uint64_t bytes);
 
   // ---- the lock is held ----
-  // nullptr for addresses that are not this device's; a block starts there or else contains the address.
+  // Return nullptr for an address of another device. The block starts at the address, or else contains it.
   um::Arena* own_arena(uint64_t address) const;
   um::Block* own_block(const void* address) const;
   uint64_t list(um_allocation* out, uint64_t capacity);
   void query(um_device_info* out);
-  // What nobody uses goes back to the driver.
+  // Gives unused memory back to the driver.
   void trim();
-  // Where the provider can; throw um::Error otherwise.
+  // Throw um::Error if the provider cannot do this.
   void fail(const char* function, uint64_t nth);
   void set_link(const um_link& link, const um_driver_costs& costs);
-  // Virtual time from now on (um_emulated_set_clock).
+  // Makes the device's time virtual from now on (um_emulated_set_clock).
   void set_clock(const um_link& link, const um_driver_costs& costs);
-  // Nanoseconds of one of `copies` copies in the directions asked for, which run at the same time (link_measure.cpp).
+  // Measures the nanoseconds of each of `copies` copies in the requested directions, which run at the same time
+  // (link_measure.cpp).
   void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]);
 
   um::Backend backend;
   um::Owners& owners;
-  std::unique_ptr<um::Allocations> allocations = std::make_unique<um::Allocations>(this, backend);  // until emptied
-  std::unique_ptr<um::Fences> fences = std::make_unique<um::Fences>(backend);                       // likewise
+  // Both are reset when the device is emptied.
+  std::unique_ptr<um::Allocations> allocations = std::make_unique<um::Allocations>(this, backend);
+  std::unique_ptr<um::Fences> fences = std::make_unique<um::Fences>(backend);
 
  private:
   std::unique_ptr<Parts> parts_;
@@ -131,11 +135,12 @@ struct um_device {
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};
   std::mutex mutex_;
   std::atomic<bool> accepts_{true};
-  uint64_t refused_bytes_ = kNothingRefused;  // the least that plain memory had no room for since one was freed last
+  // The smallest request that plain memory refused since a block of it was last freed.
+  uint64_t refused_bytes_ = kNothingRefused;
   bool emptied_ = false;
 };
 
-// The participants. They refer to the device, not to each other.
+// All participants. They refer to the device, not to each other.
 struct um_device::Parts {
   explicit Parts(um_device& device);
 

@@ -1,4 +1,4 @@
-// Allocations of a device: making, freeing, finding, labelling, listing.
+// Allocates, frees, finds, labels and lists the allocations of a device.
 #include <algorithm>
 
 #include "base/error.h"
@@ -16,7 +16,7 @@ using um::RunningOp;
 
 namespace {
 
-// Once for each request that nothing could be found for.
+// Counts each request that failed for lack of memory.
 template <class Allocate>
 Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
   try {
@@ -28,8 +28,8 @@ Block* counting_failures(um::Statistics* statistics, const Allocate& allocate) {
   }
 }
 
-// Making memory, room and mapping included, is the guard's time, not the op's within which that happens, nor the
-// script's.
+// Attributes the time of an allocation, evictions and mapping included, to the guard, and not to the op in which it
+// happens or to the script.
 class GuardsTurn {
  public:
   GuardsTurn(um::Times& times, um::RunningOp* op) : times_(times), op_(op), before_(times.kind()) {
@@ -81,8 +81,8 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     for (um::Participant* const each : guard.at_memory()) each->allocated(block, op);
     if (arena_changes != allocations->arena_changes()) accounts.sample_residency();
   }
-  // Outputs are touched here, in order of allocation, not by the kernel's threads in any order. A touch that had to
-  // move pages, or a prefetch, may have evicted what the op was given.
+  // In ordered counting, outputs are touched here in order of allocation, and not by the kernel's threads in any order.
+  // If the touch moved pages, or there was a prefetch, operands of the op may have been evicted.
   if (managed && op != nullptr && !op->untouched && backend.ordered()) {
     const bool serviced = backend.hooks->touch(backend.ordinal, address, bytes, true);
     if (serviced || placement.advice == UM_ADVICE_PREFETCH) guard.settle(*op);
@@ -90,11 +90,11 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
   return reinterpret_cast<void*>(address);
 }
 
-// UM_MEMORY_PREFER_DEVICE is a wish, not a kind of memory: it ends here.
+// Resolves UM_MEMORY_PREFER_DEVICE, which is a preference and not a kind of memory.
 Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth) {
   if (placement.memory == UM_MEMORY_PREFER_DEVICE) {
     placement.memory = UM_MEMORY_DEVICE;
-    if (bytes < refused_bytes_) {  // a full device is not asked again for each small tensor
+    if (bytes < refused_bytes_) {  // do not ask a full device again for each small tensor
       try {
         return allocations->allocate(bytes, placement, birth);
       } catch (const Error& error) {
@@ -108,7 +108,7 @@ Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, con
   return allocations->allocate(bytes, placement, birth);
 }
 
-// What a new managed block needs before anybody uses it.
+// Prepares a new managed block for its first use.
 void um_device::place(Block* block, RunningOp* op, void* stream) {
   const auto user = static_cast<um::driver::CUstream>(stream);
   const bool prefetched = block->arena->heap->placement.advice == UM_ADVICE_PREFETCH &&
@@ -135,7 +135,7 @@ um_device::Found um_device::find(uint64_t address, bool at_start) {
   found.device = arena != nullptr ? arena->device.load(std::memory_order_relaxed) : nullptr;
   if (found.device == nullptr) return found;
   found.lock = Lock(found.device->mutex_);
-  // The arena may have been closed, and opened by another device, before the lock was there.
+  // The arena may have been closed, and reopened by another device, before this thread had the lock.
   if (um::address_map().find(address) == arena && arena->device.load(std::memory_order_relaxed) == found.device) {
     found.block = at_start ? arena->starting_at(address) : arena->containing(address);
   }
@@ -200,8 +200,8 @@ void um_device::give_back(Block* block) noexcept {
 }
 
 void um_device::trim() {
-  observation.collect();                   // news are about what lies there until now
-  static_cast<void>(allocations->trim());  // what the driver refuses is tried again at the next opportunity
+  observation.collect();                   // events in the ring are about the allocations until now
+  static_cast<void>(allocations->trim());  // the next trim tries again what the driver refused
 }
 
 bool um_device::owns(const void* address) noexcept { return um::address_map().find(address_of(address)) != nullptr; }
@@ -211,7 +211,7 @@ um_allocation um_device::describe(const Block& block) {
   const um_placement& placement = block.arena->heap->placement;
   const um::Notes& notes = um::notes(block);
   const uint32_t exported = notes.exports + (notes.gave_way ? 1 : 0);
-  // Wherever it lies: what it takes on the device.
+  // Its size on the device, even if it lies elsewhere.
   const uint64_t reserved_bytes = notes.movable != nullptr ? swapping.device_bytes(block) : block.bytes;
   const void* const owner = notes.movable != nullptr ? notes.movable->owner : notes.owner;
   return {record.serial,   block.address,       record.bytes, reserved_bytes,    placement.memory,

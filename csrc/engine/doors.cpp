@@ -12,8 +12,8 @@
 namespace um {
 namespace {
 
-// While the driver copies: other threads allocate meanwhile, the allocation is the caller's to keep, and a block that
-// may leave is pinned.
+// Releases the lock while the driver copies, so that other threads can allocate. The caller keeps the allocation alive,
+// and has pinned a block that could be evicted.
 class Held {
  public:
   explicit Held(um_device::Found& found) : found_(found) { found_.lock.unlock(); }
@@ -28,7 +28,7 @@ class Held {
   um_device::Found& found_;
 };
 
-// Bytes of ours in place of the host's: they may be swapped out, so they are copied as bytes of ours are.
+// Copies from memory of a device in place of host memory. It may be swapped out, so it is copied through a host buffer.
 void through_host(void* to, const void* from, uint64_t bytes) {
   constexpr uint64_t kPieceBytes = uint64_t{8} << 20;
   std::vector<char> piece(std::min(bytes, kPieceBytes));
@@ -47,7 +47,7 @@ void finish_kernels(const Backend& backend, Wait name, const std::string& doing)
 
 namespace {
 
-// Between an allocation and memory that is not ours.
+// Copies between an allocation and memory of the host.
 void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
   um_device::Found found = um_device::find_range(device_address, bytes);
   um_device& device = *found.device;
@@ -99,7 +99,7 @@ void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {
     static_cast<void>(to_host ? mover.swap_out(movable) : mover.swap_in(movable));
     return;
   }
-  if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // a small one stays where it is
+  if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // small ones cannot move
   if (!managed(*found.block))
     throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
   if (const char* reason = device.backend.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);

@@ -1,4 +1,4 @@
-// What happened, waiting to be read: bounded, the newest are dropped when nobody reads; and the parts of an event.
+// A bounded queue of events until they are read. If it is full, new events are dropped.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace um {
 
-// Writes into an event while which op it happened, and to which allocation.
+// Write into an event the op during which it happened, or the allocation that it is about.
 void tell_of(const OpIdentity& op, um_event* event) noexcept;
 void tell_of(const Record& record, um_event* event) noexcept;
 

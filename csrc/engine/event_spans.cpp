@@ -11,7 +11,7 @@ using driver::CUDA_SUCCESS;
 using driver::CUevent;
 using driver::CUstream;
 
-// A device that was closed has none left, and no context for them.
+// A closed device has no events left, and no context for them.
 void TimingEvents::destroy() noexcept {
   if (events_.empty()) return;
   const CurrentContext current(backend_);

@@ -1,5 +1,6 @@
-// How long stretches of a stream took, by the device's own clock: two events around each. Not thread-safe: the device's
-// lock is held, and its context is current.
+// Measures how long parts of a stream's work take, with two events around each, on the device's clock.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace um {
 
-// Events with a time, kept for the next use.
+// Events with timing, which are kept for reuse.
 class TimingEvents {
  public:
   explicit TimingEvents(const Backend& backend) : backend_(backend) {}
@@ -18,36 +19,36 @@ class TimingEvents {
   TimingEvents(const TimingEvents&) = delete;
   TimingEvents& operator=(const TimingEvents&) = delete;
 
-  // nullptr when the driver makes no more, or takes none.
+  // Records an event. nullptr: the driver has no more events, or refused.
   driver::CUevent record(driver::CUstream stream) noexcept;
-  // Nobody needs those that were recorded.
+  // Makes all recorded events available for reuse.
   void reuse() { used_ = 0; }
   void destroy() noexcept;
-  // Both have happened; UM_UNKNOWN otherwise.
+  // Returns UM_UNKNOWN unless both events have passed.
   int64_t between_ns(driver::CUevent first, driver::CUevent second) const noexcept;
 
  private:
   driver::CUevent take();
 
   const Backend& backend_;
-  std::vector<driver::CUevent> events_;  // all there are
-  size_t used_ = 0;                      // of them
+  std::vector<driver::CUevent> events_;  // all events
+  size_t used_ = 0;                      // how many of them are recorded
 };
 
 class EventSpans {
  public:
-  using Number = uint64_t;  // 0: it could not be noted, and has no length
+  using Number = uint64_t;  // 0: it could not be recorded, and has no length
 
   explicit EventSpans(const Backend& backend) : events_(backend) {}
 
   Number begin(driver::CUstream stream) noexcept;
   void end(Number number, driver::CUstream stream) noexcept;
-  // UM_UNKNOWN until it has ended on the device.
+  // Returns UM_UNKNOWN until the span has ended on the device.
   int64_t length_ns(Number number) const noexcept;
-  // From the beginning of one to that of another; UM_UNKNOWN likewise.
+  // Returns the time between the begins of two spans; UM_UNKNOWN until both have begun.
   int64_t apart_ns(Number first, Number second) const noexcept;
   size_t count() const { return spans_.size(); }
-  // Numbers that were given out stand for nothing from now on.
+  // Invalidates all numbers.
   void clear() noexcept;
   void destroy() noexcept;
 
@@ -56,12 +57,12 @@ class EventSpans {
   struct Span {
     driver::CUevent begin{}, end{};
   };
-  // Of a number of now; the number of spans otherwise.
+  // Returns the index of a valid number; the number of spans for any other.
   size_t index_of(Number number) const;
 
   TimingEvents events_;
   std::vector<Span> spans_;
-  uint64_t cleared_ = 0;  // how often
+  uint64_t cleared_ = 0;  // how often clear() was called
 };
 
 }  // namespace um

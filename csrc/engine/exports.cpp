@@ -26,9 +26,8 @@ void Exports::add_lasting(const void* address) {
   const um_device::Found found = um_device::find_range(address, 0);
   Exports& exports = found.device->exports;
   Notes& its = notes(*found.block);
-  if (exports.exceeds_budget(*found.block) ||
-      !exports.can_hold(*found.block)) {  // it may move, and its mover must know that code has its address
-    its.gave_way = true;
+  if (exports.exceeds_budget(*found.block) || !exports.can_hold(*found.block)) {
+    its.gave_way = true;  // the allocation may move, and its mover must know that code has its address
     return;
   }
   if (its.lasting == 0) {
@@ -61,15 +60,15 @@ uint64_t Exports::shown(const void* address) {
   return transfers.reserve(movable) + offset_bytes;
 }
 
-// Before its exports are counted up: the first has it there, ready for the code that gets the address. `for_life`: the
-// address is the allocation's own from now on.
+// Pins the allocation for its first export, before the export is counted, and makes it ready for the code that gets the
+// address. `for_life`: the address is the allocation's own from now on.
 void Exports::hold(Block* block, bool for_life) {
   if (!can_hold(*block))
     throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
   const bool held = notes(*block).exports > 0;
   if (managed(*block) && !held) return pin_pages(*block);
   Movable* const movable = notes(*block).movable;
-  if (movable == nullptr) return;  // it never leaves
+  if (movable == nullptr) return;  // it is never evicted
   const RequiredContext current(device_.backend);
   Transfers& transfers = device_.swapping.mover().transfers;
   if (!held) {
@@ -77,7 +76,7 @@ void Exports::hold(Block* block, bool for_life) {
     device_.swapping.hold(movable, true);
   }
   const OnError undo([&] { movable->pins -= held ? 0 : 1; });
-  transfers.stand_by(movable);  // the code that gets the address may use it from any stream
+  transfers.stand_by(movable);  // the code that gets the address may use it in any stream
   transfers.hand_out(movable, for_life);
 }
 
@@ -148,7 +147,7 @@ bool Exports::end_oldest(um_memory memory) {
     });
   });
   if (oldest == nullptr) return false;
-  // Kernels that were given the address may run in streams that no op ever named.
+  // Kernels that were given the address may run in streams that no op used.
   finish_kernels(device_.backend, Wait::export_ended, "waiting for what uses an exported address");
   end(oldest);
   notes(*oldest).lasting = 0;

@@ -1,5 +1,10 @@
-// Exports: allocations whose address has left torch are held on the device. Some exports end when somebody says so;
-// others last, as nobody sees their end, until they must give way to what finds no room.
+// Exports: allocations whose address code outside of ops has are held on the device.
+//
+// An export either ends with release(), or is *lasting*: its end cannot be observed, as for data_ptr(). A lasting
+// export ends when memory runs out, the one that was asked for longest ago first.
+//
+// Example: data_ptr() of a tensor of 3 MiB pins it. When an op finds no device memory, and nothing else can be evicted,
+// end_oldest() unpins it. The address remains reserved for the tensor (memory/reserved_addresses.h).
 #pragma once
 
 #include "engine/notes.h"
@@ -11,20 +16,22 @@ class Exports {
  public:
   explicit Exports(um_device& device) : device_(device) {}
 
-  // The lock is taken. Throw um::Error.
+  // These functions take the lock, and throw um::Error.
   static void add(const void* address);
   static void add_lasting(const void* address);
   static void release(const void* address);
-  // The address that an allocation shows for life in place of this one, to be compared with others: nothing is pinned.
+  // Returns the address that the allocation shows for life in place of this one. It is compared with others, so nothing
+  // is pinned.
   static uint64_t shown(const void* address);
 
-  // Of those that last and that alone hold memory of this kind: whoever asked for it longest ago has most likely used
-  // it. False: there is none. The lock is held, and the context current. Throws um::Error.
+  // Ends the lasting export of this kind of memory that was asked for longest ago, if nothing else pins its allocation:
+  // the code that asked has most likely used the address. Returns false if there is none. The lock is held, and the
+  // context is current. Throws um::Error.
   bool end_oldest(um_memory memory);
-  // Ends such exports of managed memory until exports hold at most so many bytes of it. False: exports that do not
-  // last hold more.
+  // Ends such exports of managed memory until all exports together hold at most so many bytes of it. Returns false if
+  // other exports hold more.
   bool keep_pages_below(uint64_t bytes);
-  // Of an allocation that is freed. The lock is held.
+  // Ends the exports of an allocation that is freed. The lock is held.
   void forget(const Block& block) noexcept;
 
  private:
@@ -36,7 +43,7 @@ class Exports {
   void end(Block* block) noexcept;
 
   um_device& device_;
-  uint64_t last_lasting_ = 0;  // export, in the order in which they are asked for
+  uint64_t last_lasting_ = 0;  // counts the requests for lasting exports
 };
 
 }  // namespace um

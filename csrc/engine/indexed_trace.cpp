@@ -80,7 +80,7 @@ void IndexedTrace::find_continuations() {
     if (!from_before[storage]) continue;
     const int32_t source = dies[storage] ? columns_.storage_successor[storage] : static_cast<int32_t>(storage);
     if (source < 0 || dies[static_cast<size_t>(source)]) continue;
-    if (dies[storage] && from_before[static_cast<size_t>(source)]) continue;  // that one stays what it is
+    if (dies[storage] && from_before[static_cast<size_t>(source)]) continue;  // the source continues as itself
     continued_from_[storage] = source;
     continues_as_[static_cast<size_t>(source)] = static_cast<int32_t>(storage);
   }

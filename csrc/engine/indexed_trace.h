@@ -1,4 +1,4 @@
-// A trace with the indexes that an executor needs, and what of it continues when it is repeated.
+// A trace with the indexes that an executor needs, and the storages that continue when the step is repeated.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum EventKind : uint8_t { kAllocate, kFree, kHostWrite, kHostRead, kServiceRead
 
 class IndexedTrace {
  public:
-  // Throws Error when the columns contradict each other: nothing is read out of bounds later.
+  // Throws um::Error if the columns contradict each other, so that later reads are within bounds.
   explicit IndexedTrace(const um_trace& columns);
 
   const um_trace& columns() const { return columns_; }
@@ -24,18 +24,19 @@ class IndexedTrace {
   int64_t bytes(int32_t storage) const { return columns_.storage_bytes[storage]; }
 
   uint64_t first_access(int32_t op) const { return first_access_[static_cast<size_t>(op)]; }
-  // Of op -1 too, which is what is before the first.
+  // Also accepts op -1, whose events precede the first op.
   uint64_t first_event(int32_t op) const { return first_event_[static_cast<size_t>(int64_t{op} + 1)]; }
   bool writes_all(uint64_t access) const {
     return (columns_.access_flags[access] & kWhole) != 0 &&
            columns_.access_bytes[access] == bytes(columns_.access_storage[access]);
   }
 
-  // Which storage of this iteration is `storage` in the next one's beginning; -1: it is made anew.
+  // Returns the storage of this iteration that `storage` continues at the beginning of the next one; -1: it is
+  // allocated anew.
   int32_t continued_from(int32_t storage) const { return continued_from_[static_cast<size_t>(storage)]; }
-  // Which storage of the next iteration `storage` will be; -1: none.
+  // Returns the storage of the next iteration that continues `storage`; -1: none.
   int32_t continues_as(int32_t storage) const { return continues_as_[static_cast<size_t>(storage)]; }
-  // All that an op touches or that lives only inside it.
+  // Returns the storages that an op touches, or that exist only inside of it.
   std::set<int32_t> working_set(int32_t op) const;
 
  private:

@@ -1,4 +1,4 @@
-// How long copies take here: page-locked host memory, streams of their own, the device's clock.
+// Measures how long copies take, with pinned host memory and a stream for each direction, on the device's clock.
 #include "base/error.h"
 #include "engine/device.h"
 
@@ -6,7 +6,7 @@ namespace {
 
 using namespace um::driver;  // NOLINT(google-build-using-namespace): the driver's types
 
-// What one direction needs; given back in any case.
+// The resources of one direction, which are always given back.
 class Lane {
  public:
   Lane(const um::Backend& backend, bool to_device, uint64_t bytes)
@@ -29,7 +29,7 @@ class Lane {
     backend_.check(call_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "making a stream");
     backend_.check(call_.event_create(&start_, CU_EVENT_DEFAULT), "making an event");
     backend_.check(call_.event_create(&end_, CU_EVENT_DEFAULT), "making an event");
-    copy();  // the first one also pays for page tables
+    copy();  // the first copy also maps page tables
     if (!um::left_out(um::Wait::link_warm)) backend_.check(call_.stream_synchronize(stream_), "copying");
   }
   void copy() const {
@@ -47,7 +47,7 @@ class Lane {
   }
 
  private:
-  // A driver that refuses once may not refuse twice; there is nobody to tell.
+  // A failure may be transient, so this tries twice. A second failure could not be reported.
   template <class Call>
   static void give_back(const Call& call) {
     if (call() != CUDA_SUCCESS) static_cast<void>(call());

@@ -7,7 +7,7 @@ namespace um {
 using driver::CUstream;
 
 void MoveWaits::stall(const Movable& block, CUstream stream, Wait name) {
-  if (!backend_.hooks->in_host) {  // who stands still is the device, later
+  if (!backend_.hooks->in_host) {  // the device stalls, and later than now
     const um_event what = events_.wait(UM_EVENT_WAIT_COPY, block.cause, block.block);
     return stalls.around(stream, what, [&] { fences_.order(stream, block.moved, name); });
   }
@@ -24,11 +24,11 @@ void MoveWaits::stand(const Movable& block, um_event_kind for_what, Wait name) {
   events_.tell(for_what, block.cause, *block.block, 0, start_ns, backend_.now_ns() - start_ns);
 }
 
-// A copy to the device may read it long after the device's memory of it has gone to somebody else.
+// A copy to the device may still read the host memory long after the allocation's device memory was handed on.
 bool MoveWaits::on_host(Movable* block, bool write) {
   if (block->residence.range != nullptr) return false;
   if (block->copying_out) stand(*block, UM_EVENT_WAIT_COPY, Wait::read_of_host_copy);
-  if (block->streams != 0) {  // ops used it here
+  if (block->streams != 0) {  // ops used it on the host
     const HeldFence used(fences_, streams.last_use(block->streams, {}));
     fences_.wait(used, Wait::host_after_kernels);
   }
@@ -41,7 +41,7 @@ bool MoveWaits::on_host(Movable* block, bool write) {
 }
 
 void MoveWaits::end_use(const std::vector<Movable::Use>& uses, CUstream stream) noexcept {
-  if (backend_.hooks->in_host || uses.empty()) return;  // there the op has ended by now
+  if (backend_.hooks->in_host || uses.empty()) return;  // on such devices the op has ended already
   try {
     const uint64_t bit = streams.bit_of(stream);
     const HeldFence ended(fences_, fences_.record(&stream, 1));
@@ -52,7 +52,7 @@ void MoveWaits::end_use(const std::vector<Movable::Use>& uses, CUstream stream) 
       use.block->used = ended;
     }
   } catch (const std::exception&) {
-    return;  // whoever needs it makes an event then, and waits for more
+    return;  // a later user then records an event of its own, and waits for more
   }
 }
 
@@ -60,7 +60,7 @@ Fences::Fence MoveWaits::last_use(const Movable& block, Wait of_arrival, Wait of
   Fences::Fence ops = block.used;
   fences_.retain(ops);
   if (ops == 0) ops = streams.last_use(block.streams, {});
-  const bool arrives = block.where == Where::arriving && block.streams == 0;  // else ops come after that
+  const bool arrives = block.where == Where::arriving && block.streams == 0;  // otherwise the ops run after the arrival
   const bool departs = block.copying_out || block.residence.range == nullptr;
   if ((!arrives || left_out(of_arrival)) && (!departs || left_out(of_departure))) return ops;
   const HeldFence held(fences_, ops);
@@ -73,7 +73,8 @@ Fences::Fence MoveWaits::freed_after(const Movable& block) noexcept {
   if (left_out(leaves ? Wait::departure_freed : unused ? Wait::host_copy_freed : Wait::block_freed)) return 0;
   try {
     if (!unused) return last_use(block, Wait::arrival_freed, Wait::departure_freed);
-  } catch (...) {  // no event to wait for: the work itself is waited for, and a driver that fails there has lost it all
+  } catch (...) {
+    // No event can be recorded, so this waits for the work itself. A driver that fails here too has lost that work.
     streams.synchronize(Wait::freed_without_event);
   }
   fences_.retain(block.moved);

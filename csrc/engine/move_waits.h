@@ -1,5 +1,6 @@
-// What is waited for where allocations move, by streams and by the host, and how long they stood still for it. Not
-// thread-safe: the device's lock is held, and its context is current.
+// The waits of streams and of the host for moves of allocations, and the record of the time that they stall.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <vector>
@@ -20,18 +21,19 @@ class MoveWaits {
         fences_(fences),
         events_(events) {}
 
-  // Wait for the move of an allocation that runs: what the stream is given from now on; and the host, which stands
-  // still for room or for a copy (UM_EVENT_WAIT_ROOM, UM_EVENT_WAIT_COPY). Throw um::Error.
+  // Wait for the current move of an allocation: stall() in the stream's further work, stand() on the host, for memory
+  // or for a copy (UM_EVENT_WAIT_ROOM, UM_EVENT_WAIT_COPY). Throw um::Error.
   void stall(const Movable& block, driver::CUstream stream, Wait name);
   void stand(const Movable& block, um_event_kind for_what, Wait name);
-  // True where it lies on the host and the CPU may read, or write, all of it now; false: it is on the device. Throws
-  // um::Error.
+  // Returns true, after any wait, if the allocation lies on the host and the CPU may read or write all of it now.
+  // Returns false if it is on the device. Throws um::Error.
   bool on_host(Movable* block, bool write);
-  // An op ends that has used pinned allocations in this stream alone: whoever gets their memory need not wait for more.
+  // Records the end of an op for the pinned allocations that only this stream used, so that a later user of their
+  // memory waits for no later work of the stream.
   void end_use(const std::vector<Movable::Use>& uses, driver::CUstream stream) noexcept;
-  // The end of the ops that use an allocation, and of the copy that runs; with one reference. Throws um::Error.
+  // Returns the end of the ops that use an allocation, and of its current copy, with one reference. Throws um::Error.
   Fences::Fence last_use(const Movable& block, Wait of_arrival, Wait of_departure);
-  // The end of all that uses an allocation's places, with one reference.
+  // Returns the end of all work that uses an allocation's places, with one reference.
   Fences::Fence freed_after(const Movable& block) noexcept;
 
   UsedStreams streams;

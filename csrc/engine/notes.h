@@ -1,4 +1,4 @@
-// What the engine notes of an allocation: the heap keeps it beside the block, and knows nothing of it.
+// The engine's notes of an allocation. The heap stores them in each block, and does not read them.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@ namespace um {
 struct Movable;
 
 struct Notes {
-  Movable* movable;  // engine/movable.h: of memory that may leave the device
-  void* owner;       // engine/conversion.h: of other memory, where owners are remembered
-  uint64_t lasting;  // one of its exports has no end: when it was asked for last, in order; 0: none
-  uint32_t exports;  // that hold it on the device
-  uint32_t tracked;  // engine/residency.h: what it has on the device is followed under this number
-  bool gave_way;     // an export without end holds it no more, or never did (CUDA): its address is still out
+  Movable* movable;  // of memory that may be evicted; engine/movable.h
+  void* owner;       // of other memory, if owners are remembered; engine/conversion.h
+  uint64_t lasting;  // the number of the last request for a lasting export; 0: none
+  uint32_t exports;  // how many exports hold it on the device
+  uint32_t tracked;  // the number under which its residency is followed; engine/residency.h
+  bool gave_way;     // a lasting export does not hold it any more, or never did (CUDA), and its address is still known
   bool seen;         // an op used it as a tensor's storage
-  bool workspace;    // a library's own: kernels use it that no op announces
-  bool watched;      // engine/step_undo.h: a refused step gives it its contents back
-  bool discarded;    // a plan has said that nobody needs its contents: true when it is freed
+  bool workspace;    // a library allocated it for kernels that no op announces
+  bool watched;      // a refused step restores its contents; engine/step_undo.h
+  bool discarded;    // its contents are not needed; true when it is freed, because a plan said so
 };
 
 inline Notes& notes(Block& block) { return block.owners.as<Notes>(); }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kEventsAtATime = 64;
 
-// Live allocations in the 2 MiB block at `address` beside the one given, as far as a byte can count.
+// Counts the live allocations in the 2 MiB around `address` except the given one, up to 255.
 uint8_t neighbours(const Arena& arena, uint64_t address, const Block* than) {
   const uint64_t start = address / kBlockBytes * kBlockBytes;
   uint8_t others = 0;
@@ -88,7 +88,7 @@ um_event Observation::attribute(const emulated::Event& from, const OpIdentity& o
   tell_of(op, &event);
   const Arena* arena = device_.own_arena(from.address);
   if (arena == nullptr) return event;
-  // A whole block moved: it is about the first allocation in it, where its own start belongs to none.
+  // The event is about a whole block. If no allocation starts there, the first one above is named.
   if (const Block* block = arena->nearest(from.address)) {
     tell_of(block->record, &event);
     event.neighbours = neighbours(*arena, from.address, block);
@@ -98,7 +98,7 @@ um_event Observation::attribute(const emulated::Event& from, const OpIdentity& o
 
 // ---- ops and allocations ---------------------------------------------------------------------------------------
 
-// What came between the ops belongs before this one.
+// Events since the last op are attributed first, because they happened outside of ops.
 void Observation::begin_op(RunningOp& op) {
   collect();
   set_context(contexts_.begin(op.identity));
@@ -111,13 +111,13 @@ void Observation::end_op(RunningOp& op) noexcept {
   set_context(OpContexts::outside(device_.guard.step()));
 }
 
-// Arenas may have gone and come: the block counts from here on.
+// The arenas may have changed. The allocation counts from now on.
 void Observation::allocated(Block* block, const RunningOp* /*op*/) noexcept {
   collect();
   residency_.add(block);
 }
 
-// What is told can still be told of this allocation.
+// Pending events may be about this allocation, so they are attributed before it is freed.
 void Observation::freed(Block* block) noexcept {
   collect();
   residency_.remove(block);
@@ -139,11 +139,11 @@ void Observation::reset_peaks() noexcept {
 
 // ---- residency by role, tensor and op --------------------------------------------------------------------------
 
-// What was there before a block left, or after one came, was there while the op ran.
+// A block that was resident before it left, or after it arrived, counts as resident while the op ran.
 void Observation::follow(const emulated::Event& event, const OpIdentity& op) noexcept {
   using emulated::Change;
   const Arena* const arena = device_.own_arena(event.address);
-  if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // whoever moves it tells
+  if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // the mover reports these moves
   if (event.change == Change::arrived) residency_.arrived(event.address, arena);
   swaps.note(op);
   if (event.change == Change::left) residency_.left(event.address, arena);
@@ -153,7 +153,7 @@ bool Observation::is_exact() const {
   return residency_.known() && device_.backend.hooks->dropped(device_.backend.ordinal) == dropped_before_;
 }
 
-// From what is true now. News that is on its way says nothing new of the blocks that it is about, or what comes next.
+// Counts the present state. Pending events then change nothing for the blocks that they are about.
 void Observation::recount() noexcept {
   const Backend& backend = device_.backend;
   residency_.clear();
@@ -163,7 +163,7 @@ void Observation::recount() noexcept {
     for (uint64_t at = arena.address(); at < arena.address() + arena.bytes(); at += kBlockBytes) {
       uint64_t on_device = 0, on_host = 0;
       backend.hooks->residency(backend.ordinal, at, kBlockBytes, &on_device, &on_host);
-      if (on_device != 0) residency_.arrived(at, nullptr);  // nothing counts yet
+      if (on_device != 0) residency_.arrived(at, nullptr);  // no allocation is followed yet
     }
   });
   device_.allocations->each_block([&](Block& block) {

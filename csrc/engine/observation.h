@@ -1,4 +1,4 @@
-// What happened on a device, for those who want to know: its events, and who lies there.
+// The events of a device, and which allocations are resident on it.
 #pragma once
 
 #include "engine/event_log.h"
@@ -9,7 +9,7 @@
 
 namespace um {
 
-// Takes part where the device tells all of that.
+// Takes part in the guard's calls while events are recorded on a device that reports them.
 class Observation final : public Participant {
  public:
   explicit Observation(um_device& device) : Participant(device, kEventTurns) {}
@@ -18,17 +18,17 @@ class Observation final : public Participant {
   void set(bool on);
   void push(const um_event& event) noexcept;
   void tell_label(const Block& block) noexcept;
-  // nullptr: nobody wants them.
+  // Returns nullptr if events are not recorded.
   EventLog* wanted() { return swaps.on ? &log_ : nullptr; }
   uint64_t drain(um_event* out, uint64_t capacity);
   // Events that wait to be drained.
   uint64_t waiting();
   uint64_t dropped() const;
-  // Who lay on the device; nothing where that is not known exactly.
+  // Returns which allocations were resident; none if that is not known exactly.
   uint64_t residency(um_residency* out, uint64_t capacity);
-  // Takes in what the device has told by now.
+  // Processes the events that the device has reported until now.
   void collect() noexcept;
-  // What its events belong to from now on.
+  // Sets the context to which the device's events are attributed from now on.
   void set_context(uint64_t context) const noexcept;
 
   void begin_op(RunningOp& op) override;
@@ -46,8 +46,8 @@ class Observation final : public Participant {
 
   EventLog log_;
   OpContexts contexts_;
-  Residency residency_ = Residency::unknown();  // until it takes part
-  uint64_t dropped_before_ = 0;                 // events that the device had lost when it was counted last
+  Residency residency_ = Residency::unknown();  // until events are recorded
+  uint64_t dropped_before_ = 0;                 // how many events the device had lost at the last recount
 
  public:
   SwapEvents swaps{log_};

@@ -8,7 +8,7 @@
 namespace um {
 namespace {
 
-// 0 where it cannot be kept.
+// Returns 0 if the row cannot be stored.
 template <class Row>
 uint64_t kept(std::vector<Row>& rows, const Row& row) noexcept {
   if (row.span == 0) return 0;
@@ -25,7 +25,7 @@ uint64_t kept(std::vector<Row>& rows, const Row& row) noexcept {
 OpDurations::OpDurations(um_device& device, Tape& tape)
     : Participant(device, kDurationTurns), backend_(device.backend), tape_(tape), spans_(device.backend) {}
 
-// Its bring-in is ordered before.
+// The op's swap-ins were ordered in the stream before this.
 void OpDurations::begin_op(RunningOp& op) {
   if (op.recorded == 0) return;
   const CurrentContext current(backend_);
@@ -66,7 +66,7 @@ void OpDurations::begin_anew() noexcept {
   idle_ns_ = backend_.now_ns();
 }
 
-// What the op was given before has ended when a pause begins, so that this is the time in which nothing of it ran.
+// All work of the op before a pause has ended when the pause's span begins, so none of the op ran during that span.
 void OpDurations::settle() noexcept {
   if (ops_.empty()) return;
   const CurrentContext current(backend_);
@@ -76,7 +76,7 @@ void OpDurations::settle() noexcept {
     Op* const op = find(pause.op);
     if (op != nullptr && stood_ns != UM_UNKNOWN) op->stood_ns += stood_ns;
   }
-  // The device was never less behind than when it had nothing left to do.
+  // The least lag is the device's when it was idle.
   int64_t idle_lag_ns = 0;
   for (Op& op : ops_) {
     const int64_t since_idle_ns = spans_.apart_ns(idle_, op.span);

@@ -1,8 +1,14 @@
-// How long recorded ops ran on a device whose host runs ahead, by the device's own clock. What an op waits for before
-// it begins is no part of it, nor is the time in which the device stood still for what is allocated within it, or for
-// the host to launch it: a step that stalls, or whose host is late, is recorded as if it did not. An H100 had
-// BERT-Large recorded at 70 us an op more than its kernels took, as its host was slower than they: so nothing seemed
-// worth making again (profiles/measured).
+// Durations of recorded ops on a device whose host runs ahead, on the device's own clock.
+//
+// A duration excludes the time for which an op waits before it begins, the device's stalls for memory allocated within
+// the op, and the time that the device waits for the host to launch its kernels. So a step that stalls, or whose host
+// is late, is recorded as if it were not. (On an H100 the host took 70 us an op longer to launch BERT-Large's ops than
+// their kernels ran: without this, recomputing them never seemed worthwhile, profiles/measured.)
+//
+// Example: an op spans 100 us on the device, 20 us of them in a pause. The host took 60 us outside of the pause to
+// launch it, and the device was idle when it began. The recorded duration is 100 - 20 - 60 = 20 us.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +24,12 @@ class OpDurations final : public Participant {
  public:
   OpDurations(um_device& device, Tape& tape);
 
-  // A recording begins. It waits for the device, so that it is known when this was idle.
+  // Begins a recording. Waits until the device is idle, so that later times can be compared with that moment.
   void start() noexcept;
-  // Tells the tape of all ops that have ended. Those that still run in other threads keep the host's times.
+  // Waits for the device, and reports the durations of all ended ops to the tape. Ops that still run in other threads
+  // keep the host's times.
   void settle() noexcept;
-  // Before the device closes.
+  // Called before the device closes.
   void destroy() noexcept;
 
   void begin_op(RunningOp& op) override;
@@ -32,21 +39,21 @@ class OpDurations final : public Participant {
  private:
   friend class OpPause;
   using Number = EventSpans::Number;
-  static constexpr size_t kMostUnsettled = size_t{1} << 16;  // stretches of ops, when a step ends
+  static constexpr size_t kMostUnsettled = size_t{1} << 16;  // spans; end_step() settles above this
   struct Op {
     uint64_t ticket;  // the tape's
     Number span;
-    int64_t begun_ns, ended_ns = 0;  // by the host
+    int64_t begun_ns, ended_ns = 0;  // on the host's clock
     int64_t stood_ns = 0;
     int64_t lag_ns = 0;  // of the device behind the host when it began
   };
   struct Pause {
     Number op, span;
   };
-  // A device that waits for an op's kernels tells no more of them than that they are shorter. At least so much is
-  // theirs.
+  // If the device waits for the host to launch kernels, it only shows an upper bound of their time. At least this part
+  // of the remaining time counts as theirs.
   static constexpr int64_t kLeastPart = 8;
-  static constexpr int64_t kUnknownLag = INT64_MAX / 2;  // nobody can say that the host was late
+  static constexpr int64_t kUnknownLag = INT64_MAX / 2;  // the host was surely not late
   Op* find(Number span) noexcept;
   bool wait() const noexcept;
   void begin_anew() noexcept;
@@ -55,13 +62,14 @@ class OpDurations final : public Participant {
   const Backend& backend_;
   Tape& tape_;
   EventSpans spans_;
-  std::vector<Op> ops_;  // in order of their spans
+  std::vector<Op> ops_;  // in the order of their spans
   std::vector<Pause> pauses_;
-  Number idle_ = 0;  // begins when the device has nothing to do, and the host's time then
+  // `idle_` begins when the device is idle; `idle_ns_` is the host's time then.
+  Number idle_ = 0;
   int64_t idle_ns_ = 0;
 };
 
-// The device may stand still for the op meanwhile; nullptr: for none.
+// Excludes the time in which it lives from the op's duration, because the device may stall for memory; nullptr: no op.
 class OpPause {
  public:
   OpPause(OpDurations& durations, const RunningOp* op, driver::CUstream stream) noexcept;

@@ -1,11 +1,11 @@
-// Which op something belongs to.
+// The op to which events are attributed.
 #pragma once
 
 #include <cstdint>
 
 namespace um {
 
-// All 0 outside ops and steps.
+// All fields are 0 outside of ops and steps.
 struct OpIdentity {
   uint32_t step = 0, index = 0, op = 0, module = 0, phase = 0;
 };

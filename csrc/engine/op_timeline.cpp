@@ -16,7 +16,7 @@ void OpTimeline::start() noexcept {
   events_.reuse();
   origin_ = nullptr;
   int64_t least_ns = INT64_MAX;
-  for (int attempt = 0; attempt < kOriginAttempts; ++attempt) {  // the thread may be put aside in between
+  for (int attempt = 0; attempt < kOriginAttempts; ++attempt) {  // the thread may be descheduled during an attempt
     const int64_t before_ns = now_ns();
     const CUevent event = events_.record(nullptr);
     if (event == nullptr) return;
@@ -57,7 +57,7 @@ bool OpTimeline::time_of(CUevent event, int64_t* ns) const {
   return since_ns != UM_UNKNOWN;
 }
 
-// Ops whose times are not known (they ended in an exception, the driver failed) are left out.
+// Removes ops whose times are unknown, because they ended in an exception or the driver failed.
 void OpTimeline::settle() noexcept {
   const auto unknown = [this](Op& op) {
     return !op.ended || !time_of(op.begin, &op.begin_ns) || !time_of(op.end, &op.end_ns);

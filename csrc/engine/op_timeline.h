@@ -1,6 +1,7 @@
-// When the ops of a step ran on the device, by its own clock: two events around each of them. The host gives kernels
-// out long before they run, so its own times would put a fault into an op that has not begun. Not thread-safe: the
-// device's lock is held, and its context is current, if not at the end of all.
+// The times at which the ops of a step ran on the device, from two events around each op. The host launches kernels
+// long before they run, so its own times would attribute a fault to an op that has not begun.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current, except in destroy().
 #pragma once
 
 #include <cstddef>
@@ -16,35 +17,38 @@ namespace um {
 class OpTimeline {
  public:
   explicit OpTimeline(const Backend& backend) : backend_(backend), events_(backend) {}
-  // Before the device closes.
+  // Called before the device closes.
   void destroy() noexcept { events_.destroy(); }
 
-  // The device is idle: a new timeline, without ops.
+  // Begins a new timeline without ops. Requires that the device is idle.
   void start() noexcept;
-  // What the stream is given between the two runs in the op. 0 when it could not be noted, which end() takes too.
+  // Notes that the stream's work between both calls belongs to the op. begin() returns 0 if that cannot be noted, and
+  // end() accepts 0.
   uint64_t begin(const OpIdentity& op, driver::CUstream stream) noexcept;
   void end(uint64_t number, driver::CUstream stream) noexcept;
-  // nullptr where it could not be noted.
+  // Records an event; nullptr: that failed.
   driver::CUevent mark(driver::CUstream stream) noexcept;
-  // The device is idle again: from now on the following can be asked, until the next start.
+  // Computes the times. Requires that the device is idle again. The functions below may be called from now on, until
+  // the next start().
   void settle() noexcept;
 
   struct Op {
     OpIdentity identity;
     driver::CUevent begin{}, end{};
-    int64_t called_ns = 0, returned_ns = 0;  // by the host: when it was given to the device
+    int64_t called_ns = 0, returned_ns = 0;  // on the host's clock, when it was launched
     bool ended = false;
     int64_t begin_ns = 0, end_ns = 0;
-    int64_t latest_end_ns = 0;  // of this and all that began before
+    int64_t latest_end_ns = 0;  // the maximum over this op and all that began before
   };
-  // By the time at which they began.
+  // Returns the ops in the order in which they began.
   const std::vector<Op>& ops() const { return ops_; }
-  // When the device came to an event that was recorded since the start; false where nobody can tell.
+  // Stores the time at which the device passed an event that was recorded since start(). Returns false if it is
+  // unknown.
   bool time_of(driver::CUevent event, int64_t* ns) const;
 
-  // The op that ran at a time of CLOCK_MONOTONIC, the one that began last where several did; nullptr when none did.
+  // Returns the op that ran at a time of CLOCK_MONOTONIC; if several did, the one that began last. nullptr: none did.
   const OpIdentity* running(int64_t at_ns) const;
-  // Index in the step of the op that began last until then; 0 before the first.
+  // Returns the index in the step of the last op that had begun by then; 0: none had.
   uint32_t reached(int64_t at_ns) const;
 
  private:
@@ -53,7 +57,7 @@ class OpTimeline {
   std::vector<Op>::const_iterator after(int64_t at_ns) const;
 
   const Backend& backend_;
-  std::vector<Op> ops_;  // settled: by the time at which they began
+  std::vector<Op> ops_;  // after settle(), in the order in which they began
   driver::CUevent origin_{};
   int64_t origin_ns_ = 0;
   TimingEvents events_;

@@ -7,7 +7,8 @@ namespace {
 
 std::atomic<const um_owner_functions*> current{nullptr};
 
-// nullptr: nobody owns anything. An owner settles also what it could not do.
+// Returns nullptr if there are no owners. Notes that owners are called, also if the call fails: they may then have
+// references to drop.
 const um_owner_functions* called() noexcept {
   const um_owner_functions* const functions = current.load(std::memory_order_acquire);
   if (functions != nullptr) detail::unsettled = true;
@@ -31,7 +32,7 @@ class ProcessOwners final : public Owners {
 void set(const um_owner_functions* functions) noexcept { current.store(functions, std::memory_order_release); }
 
 void detail::settle() noexcept {
-  unsettled = false;  // first: what is let go of takes the lock again
+  unsettled = false;  // first, because a dropped reference takes the lock again
   current.load(std::memory_order_acquire)->settle();
 }
 

@@ -1,5 +1,5 @@
-// Who shows allocations' addresses to others, as the process has it (um_owners_set), and the device's lock, after
-// which they settle.
+// The process's owners of allocations' addresses (um_owners_set), and the device's lock, whose release lets owners drop
+// references.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace um::owners {
 
-// For the process and for good; without, nobody shows addresses that may change.
+// Sets the functions for the life of the process. Without them no allocation has an owner, so none moves.
 void set(const um_owner_functions* functions) noexcept;
 
 namespace detail {
@@ -19,7 +19,8 @@ inline thread_local bool unsettled = false;
 void settle() noexcept;
 }  // namespace detail
 
-// The device's lock. Owners settle once it has been released: what they let go of then may be memory of the device.
+// The device's lock. Owners drop references only after it has been released: a dropped reference may free memory of the
+// same device.
 class Lock {
  public:
   Lock() = default;
@@ -52,7 +53,7 @@ class Lock {
 
 namespace um {
 
-// Of devices that users know of: whoever owners::set named, called with a device's lock held.
+// Returns the owners that owners::set named, which are called with a device's lock held.
 Owners& process_owners();
 
 }  // namespace um

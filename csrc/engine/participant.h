@@ -1,5 +1,5 @@
-// Who takes part in what a device does, beside its allocations: the guard calls those that are present, each in its
-// turn, and nobody asks for one that is absent. Whatever a device learns to do is one more of them.
+// The features of a device besides its allocations. The guard calls those that are present, each in its turn. A new
+// feature is one more participant.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,13 @@
 
 namespace um {
 
-// Whose turn comes first, the smaller number's: when ops and steps begin, when they end, and when allocations come and
-// go. What happened before an op is told before it; a plan's pages come before those that the budget makes room for,
-// and both before chunks do. An op is on record before it touches anything, its duration is without what it waits for,
-// and samples are without what anybody else does. An op that a step begins with begins once more: nobody has seen it.
+// The order in which participants are called, the smallest number first: when ops and steps begin, when they end, and
+// when allocations are made, freed or labelled.
+//
+// Repetition is first: an op that begins a step is begun again, and no other participant has seen it. Events from
+// before an op are collected before it. A plan's pages are paged in before the budget evicts others for the op, and
+// both before chunks are swapped in. An op is recorded before its memory is touched. Its duration excludes what it
+// waits for, and samples exclude the work of all other participants.
 struct Turns {
   uint8_t begin, end, memory;
 };
@@ -27,7 +30,7 @@ inline constexpr Turns kRepetitionTurns{0, kNever, kNever}, kEventTurns{0, 3, 0}
     kSampleTurns{6, 1, 3}, kUndoTurns{7, kNever, 4}, kWorkspaceTurns{kNever, 2, kNever},
     kAccountTurns{kNever, 3, kNever};
 
-// The device's lock is held for every call.
+// Every call requires the device's lock.
 class Participant {
  public:
   Participant(um_device& device, Turns its) : turns(its), device_(device) {}
@@ -35,18 +38,18 @@ class Participant {
   Participant(const Participant&) = delete;
   Participant& operator=(const Participant&) = delete;
 
-  // Before its kernel is launched. Throws um::Error: then the op does not begin.
+  // Called before the op's kernels are launched. Throws um::Error, and then the op does not begin.
   virtual void begin_op(RunningOp& /*op*/) {}
   virtual void end_op(RunningOp& /*op*/) noexcept {}
-  // Before the step's number changes, and after; 0 is none. Throw um::Error.
+  // Called before and after the step's number changes; 0: no step. Throw um::Error.
   virtual void end_step() {}
   virtual void begin_step(uint32_t /*step*/) {}
-  // `op`: that asked for it; nullptr: none did.
+  // `op` is the op within which the allocation was requested; nullptr: none.
   virtual void allocated(Block* /*block*/, const RunningOp* /*op*/) noexcept {}
   virtual void freed(Block* /*block*/) noexcept {}
   virtual void labelled(const Block& /*block*/) noexcept {}
   virtual void reset_peaks() noexcept {}
-  // Adds what it has.
+  // Adds this participant's statistics.
   virtual void tell(um_memory_stats* /*out*/) const noexcept {}
 
   const Turns turns;
@@ -55,8 +58,8 @@ class Participant {
   um_device& device_;
 };
 
-// Notes what libraries keep for themselves (workspaces.cpp). Where the CPU may use memory as it lies, nobody needs to
-// know.
+// Returns the participant that notes which memory libraries keep for themselves (workspaces.cpp). A device whose memory
+// the CPU may use does not need it.
 std::unique_ptr<Participant> workspaces(um_device& device);
 
 }  // namespace um

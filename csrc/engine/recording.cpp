@@ -63,7 +63,7 @@ void Recording::end_op(RunningOp& op) noexcept {
       serials[i] = block != nullptr ? block->record.serial : 0;
       if (block != nullptr) tape_.seen(*block);
     }
-    // Fault services of several threads may add up to more than the op took.
+    // The fault services of several threads may add up to more than the op's time.
     const int64_t serviced_ns = device_.backend.totals().stood.fault_ns() - op.serviced_ns;
     const int64_t measured_ns = std::max<int64_t>(0, op.end_ns - op.start_ns - serviced_ns);
     tape_.end_op(op.recorded, op.took_ns != UM_UNKNOWN ? op.took_ns : measured_ns, serials);
@@ -72,7 +72,7 @@ void Recording::end_op(RunningOp& op) noexcept {
   }
 }
 
-// What was served until now is of the step before.
+// Services until now belong to the step that ends.
 void Recording::end_step() { device_.observation.collect(); }
 
 void Recording::freed(Block* block) noexcept { tape_.freed(*block, inside()); }
@@ -82,14 +82,14 @@ bool Recording::inside() const {
   return own != nullptr && own->recorded != 0;
 }
 
-// Before the copy: what was served until now came first.
+// Collects events before the copy, because they happened earlier.
 void Recording::copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept {
   if (!tape_.on()) return;
   device_.observation.collect();
   tape_.happened(kind, block, address, bytes, inside());
 }
 
-// Ordered counting: what the guard touched can be told from the accesses.
+// In ordered counting, services of pages that the guard touched follow from the recorded accesses.
 void Recording::serviced(const emulated::Event& event, bool inside) noexcept {
   if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
   if (device_.backend.ordered() && !event.unordered) return;

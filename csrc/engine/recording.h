@@ -1,4 +1,15 @@
-// A device on tape: see tape.h. Its ops have the device's times where the host runs ahead of it.
+// Records the ops, allocations, frees and copies of a device on a tape (tape.h), from which a trace is made.
+//
+// A recorded op's duration is the host's time between its begin and its end, without fault services. On a device whose
+// host runs ahead, OpDurations replaces it by the device's time when the tape is read.
+//
+// Example: an op begins at 10 us and ends at 50 us, and faults are served for 15 us meanwhile. Its row on the tape has
+// a duration of 25 us.
+//
+// Invariants: while on(), this class takes part in the guard's calls. The tape's present allocations are those that
+// were live when the recording began. Ops beside the step (UM_OP_BESIDE) are not recorded.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +35,7 @@ class Recording final : public Participant {
     return all.size();
   }
   uint64_t lost() const;
-  // A copy that begins, and what the device was seen to service, within an op or not.
+  // Record a copy that begins, and a fault service that the device reported, inside of an op or not.
   void copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept;
   void serviced(const emulated::Event& event, bool inside) noexcept;
 
@@ -33,18 +44,18 @@ class Recording final : public Participant {
   void end_step() override;
   void begin_step(uint32_t step) override { tape_.set_step(step); }
   void allocated(Block* block, const RunningOp* op) noexcept override {
-    tape_.allocated(*block, op != nullptr && op->recorded != 0);  // not of a thread beside
+    tape_.allocated(*block, op != nullptr && op->recorded != 0);  // not for an op beside the step
   }
   void freed(Block* block) noexcept override;
   void labelled(const Block& block) noexcept override { tape_.labelled(block); }
 
  private:
-  bool inside() const;  // of this thread an op runs that is recorded
+  bool inside() const;  // whether a recorded op of this thread runs
   Tape tape_;
   uint64_t dropped_before_ = 0;
 
  public:
-  OpDurations durations;  // where kernels do not run in the calling thread: there the host's times are right
+  OpDurations durations;  // used if kernels do not run in the calling thread
 };
 
 }  // namespace um

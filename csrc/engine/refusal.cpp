@@ -19,7 +19,8 @@ std::string made_of(const Need& need, const PresentBudget& budget) {
          words(need.held + need.small) + " beside it cannot leave; the budget is " + present;
 }
 
-// What was refused is never advised: an op may also have been refused for how others lay in the chunks.
+// The present budget is never advised again, because an op may also be refused for the way in which others lie in
+// chunks.
 uint64_t enough_bytes(const Need& need, const PresentBudget& budget) {
   const uint64_t present_bytes = std::max(budget.session_bytes, budget.chunks * budget.chunk_bytes);
   return std::max(need.lasting() * budget.chunk_bytes + Need::kConstantBytes, present_bytes + budget.chunk_bytes);

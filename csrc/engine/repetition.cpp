@@ -9,34 +9,35 @@
 namespace um {
 namespace {
 
-// Times that a place has come before two stretches can be compared, and before one is content with less likeness: a
-// mixture of experts, or layers that are left out at random, never use quite the same.
+// How often a place must be reached before sequences are compared, and before less likeness suffices: a mixture of
+// experts, or layers that are skipped at random, never use quite the same storages.
 constexpr uint32_t kFewest = 3, kPatient = 12;
-// Two networks that take turns have half of what they use in common.
+// Two networks that alternate share half of the storages they use.
 constexpr double kLike = 2.0 / 3, kSomewhatLike = 1.0 / 3;
 constexpr double kAlike = 0.9;
-// Where so few uses are compared, two of three are nothing.
+// If fewer uses than this are compared, agreement of two thirds means nothing.
 constexpr size_t kFew = 8;
-// Steps for which another place may still turn out to come less often than what was found before, and how often the
-// latter comes for each time of the former, at most: parts of a batch before an update, or calls of one module before
-// one of another.
+// The number of steps for which a better edge is still searched. A better edge recurs less often than the present one.
+// The bounds are how often the present one may recur for each time of the better one: parts of a batch before an
+// update, or calls of one module before one of another.
 constexpr uint32_t kSettling = 32, kMostParts = 16, kMostCalls = 4;
-// So many times the longest step without an edge: the loop has ended, and another one may run.
+// If no edge was reached for this many times the longest step, the loop has ended, and another one may run.
 constexpr uint64_t kStale = 4;
-// Small stretches make no steps: an edge takes the host as long as a dozen ops or more, and a loop of small ops would
-// spend its time on edges. The clock does not decide which stretches are large enough, as a session run twice must find
-// the same steps. Their work does: 1 for each op, which takes the host 5 us or more, and 1 for each 32 KiB that it is
-// given, which take a processor or a link 3 us. An op counts for 4 MiB at most, since one that reads a few rows of a
-// table is given all of it. A stretch of 256 takes 1.3 ms or more, and an edge 40 to 60 us. Example: an update
-// of 12 ops on 16 KiB counts 12, and makes no step; a token that reads 12 weights of 1.6 MB counts 600, and makes one.
+// Short sequences are no steps: an edge takes the host as long as a dozen ops or more, so edges would take most of the
+// time in a loop of few small ops. A clock must not decide this, as a session that is run twice must find the same
+// steps. The work of the ops decides: 1 for each op, which takes the host 5 us or more, and 1 for each 32 KiB of its
+// operands, which take a processor or a link 3 us. An op counts for 4 MiB at most, since an op that reads a few rows of
+// a table has all of it as an operand. A sequence of work 256 takes 1.3 ms or more, and an edge takes 40 to 60 us.
+// Example: an update of 12 ops on 16 KiB counts 12, and makes no step; a token that reads 12 weights of 1.6 MB counts
+// 600, and makes one.
 constexpr uint32_t kLeastWork = 256;
 constexpr uint64_t kBytesOfWork = uint64_t{1} << 15, kMostWorkOfOp = 128;
-// A place that was found in long steps may come more often later, as in a loop over the rows of a table.
+// A place that was found in long steps may recur more often later, for example in a loop over the rows of a table.
 constexpr uint64_t kFewestOps = 4;
 constexpr size_t kMostEdges = 8;
 constexpr size_t kSlots = size_t{1} << 14;
-// Ops and allocations that may be looked at to compare stretches: so many for each of the first ops, and then one for
-// so many that run, as a program in which nothing has been found by then may have nothing to be found.
+// Bounds the ops and allocations that are visited to compare sequences: 32 for each of the first ops, and then one for
+// each 4 ops, as a program in which no step was found by then may have none.
 constexpr uint64_t kComparedPerOp = 32, kEagerOps = uint64_t{1} << 14, kOpsPerCompared = 4;
 
 uint64_t mixed(uint64_t value) {  // the finalizer of MurmurHash3
@@ -115,7 +116,7 @@ void Repetition::begin_op(RunningOp& op) {
   if (begins) throw Error(UM_STEP_BEGINS, "a step begins here");
 }
 
-// What was found in forwards before any backward was taken for inference, and is not.
+// An edge in a forward that was found before the first backward was taken for inference, wrongly.
 void Repetition::note_backward(bool runs) {
   if (runs && !in_backward_ && backwards_++ == 0 && watch_ != Watch::everything) {
     const auto wrong = [](const Edge& edge) { return edge.place.differentiated; };
@@ -127,7 +128,7 @@ void Repetition::note_backward(bool runs) {
   in_backward_ = runs;
 }
 
-// The serial of what has lived for the longest of all that the op is given, and whether it is written to; 0: nothing.
+// Returns the serial number of the oldest operand, and whether it is written to; 0: there is none.
 uint64_t Repetition::oldest(bool* written) const {
   uint64_t least = 0;
   for (const Operand& operand : device_.guard.operands()) {
@@ -139,7 +140,7 @@ uint64_t Repetition::oldest(bool* written) const {
   return least;
 }
 
-// Not inlined, as most ops begin while nothing is looked for.
+// This is not inlined, because most ops begin while nothing is searched.
 [[gnu::noinline]] uint32_t Repetition::work() const {
   uint64_t bytes = 0;
   for (const Operand& operand : device_.guard.operands()) bytes += operand.access->bytes;
@@ -180,13 +181,13 @@ void Repetition::begin_step() {
   if (begun_ >= settled_) watch(Watch::nothing);
 }
 
-// Notes that a place has come. Where it turns out to be an edge: that.
+// Notes that a place was reached. Returns it as an edge if it has turned out to be one.
 Repetition::Edge* Repetition::look(const Place& place) {
   const size_t slot = place.key % kSlots;
   Seen& seen = seen_[slot];
   LastTwo& last = times_[slot];
   const Moment at = now();
-  if (seen.key != place.key) {  // it stays as long as it may come again
+  if (seen.key != place.key) {  // the old key keeps its slot while it may recur
     if (seen.count > 1 && log_.holds(last.second.position)) return nullptr;
     seen = {place.key, 1, 0};
     last.second = at;
@@ -196,11 +197,11 @@ Repetition::Edge* Repetition::look(const Place& place) {
   const Moment before = last.second;
   last = {before, at};
   if (!found) return nullptr;
-  if (at.edges > before.edges) edges_.clear();  // it takes their place
+  if (at.edges > before.edges) edges_.clear();  // the new edge replaces these
   if (edges_.size() == kMostEdges) edges_.erase(edges_.begin());
   edges_.push_back({place, before.calls});
   last_begin_ = before.position;
-  seen_.assign(kSlots, {});  // a better one has to be better than this one
+  seen_.assign(kSlots, {});  // the search begins again for an edge that is better than this one
   watch_ = Watch::better;
   settled_ = begun_ + kSettling;
   return &edges_.back();
@@ -209,7 +210,7 @@ Repetition::Edge* Repetition::look(const Place& place) {
 bool Repetition::repeats(const Place& place, Seen& seen, const LastTwo& last, const Moment& now) {
   const auto& [first, second] = last;
   const bool small = now.work - second.work < kLeastWork || second.work - first.work < kLeastWork;
-  if (small && watch_ == Watch::everything) return false;  // a better edge is of several steps that were large enough
+  if (small && watch_ == Watch::everything) return false;  // a better edge spans several steps that were large enough
   if (!log_.holds(first.position) || !is_wanted(place, last, now)) return false;
   const uint64_t cost = now.position - first.position;
   if (compared_ + cost > kComparedPerOp * std::min(position_, kEagerOps) + position_ / kOpsPerCompared) return false;
@@ -224,7 +225,7 @@ bool Repetition::repeats(const Place& place, Seen& seen, const LastTwo& last, co
   return likeness.part >= (seen.count >= kPatient && place.kind == Kind::call ? kSomewhatLike : kLike);
 }
 
-// The serials of what lives and did at that moment, in order.
+// Returns the serial numbers of live allocations that were live at that moment too, ascending.
 std::vector<uint64_t> Repetition::older_than(const Moment& moment) const {
   std::vector<uint64_t> found;
   device_.allocations->each_block([&](const Block& block) {
@@ -234,8 +235,8 @@ std::vector<uint64_t> Repetition::older_than(const Moment& moment) const {
   return found;
 }
 
-// Where nothing goes backward although autograd takes notes, what a training's forward keeps for its backward shows in
-// the memory.
+// Without backward, although autograd records, memory that grows shows a training's forward, which keeps tensors for
+// its backward.
 bool Repetition::is_wanted(const Place& place, const LastTwo& last, const Moment& now) const {
   const auto& [first, second] = last;
   const bool one = second.backwards > first.backwards, other = now.backwards > second.backwards;

@@ -1,13 +1,19 @@
-// Finds where the steps of a loop begin that nobody marks: at a place that comes again and again, with a stretch of ops
-// after it that uses the same lasting storages each time.
+// Finds where steps begin in a loop that marks none: at a place that recurs, with a sequence of ops after it that uses
+// the same lasting storages each time.
 //
-// A place is the call of a module by nobody else's forward, or an op outside of modules and of backward, told by its
-// operator and by the oldest storage that it is given. An op that writes to that storage is what a training comes down
-// to: where a step has several forwards and backwards (accumulated gradients, two networks), it comes once. What is
-// found need not be where a person would put the edge; it is the same in each step.
+// A place is the call of a module that is not within another module's forward. Or it is an op outside of modules and of
+// backward, identified by its operator and its oldest operand. An op that writes to that operand is preferred, since a
+// training step updates its parameters once, even if it has several forwards and backwards (accumulated gradients, two
+// networks). The place found need not be where a person would mark the step, but it is the same in every step.
 //
-// An op is a poor edge where modules are called: what the caller holds lies in the middle of something. Then the step
-// begins at the next of these calls.
+// If modules are called, an op is a poor edge, because its caller is in the middle of something. The step then begins
+// at the next of these calls.
+//
+// Example: each iteration calls a network, runs backward, and then `sgd_(w1, g1)` as the first update. The network's
+// call recurs first and is found as the edge. If there are two micro-batches per update, that call recurs twice per
+// update, and the update replaces it as the edge. Steps then begin at the first call after an update.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +28,13 @@ class Repetition final : public Participant {
  public:
   explicit Repetition(um_device& device) : Participant(device, kRepetitionTurns) {}
 
-  // Takes part from now on, knowing nothing yet, or no longer. Throws std::bad_alloc.
+  // Begins to take part with no knowledge, or ends that. Throws std::bad_alloc.
   void set(bool on);
-  // A module with parameters is called from outside of modules. Whether a step begins with it.
+  // Notes the call of a module with parameters from outside of modules. Returns whether a step begins with it.
   bool call(uint64_t module, bool differentiated);
 
-  // Throws um::Error with UM_STEP_BEGINS where a step begins with it: it is to begin again when that has been told.
+  // Throws um::Error with UM_STEP_BEGINS if a step begins with this op. The caller then begins the step and the op
+  // again.
   void begin_op(RunningOp& op) override;
 
  private:
@@ -36,16 +43,16 @@ class Repetition final : public Participant {
   struct Place {
     uint64_t key;
     Kind kind;
-    bool differentiated;  // autograd takes note of what happens there
+    bool differentiated;  // autograd records there
   };
-  // Where a place came: how much of everything there had been.
+  // The counters when a place was reached.
   struct Moment {
     uint64_t position, last_serial, live_bytes;
     uint32_t work, backwards, edges, calls;
   };
   struct Seen {
     uint64_t key = 0;
-    uint32_t count = 0, next = 0;  // times that it came, and when two stretches are compared next
+    uint32_t count = 0, next = 0;  // how often it was reached, and the count at which sequences are compared next
   };
   struct LastTwo {
     Moment first, second;
@@ -70,19 +77,20 @@ class Repetition final : public Participant {
   Moment now() const;
 
   UseLog log_;
-  std::vector<Seen> seen_;      // by key, as far as one does not take another's place
-  std::vector<LastTwo> times_;  // that each of these came; apart, as most never come again and keys stay in the cache
+  std::vector<Seen> seen_;  // by slot of the key; another key may take a slot over
+  // The last two moments of each slot. They lie apart from the keys, which then fit the cache: most places never recur.
+  std::vector<LastTwo> times_;
   std::vector<Edge> edges_;
   Watch watch_ = Watch::nothing;
   uint64_t position_ = 0;    // ops until now
-  uint64_t compared_ = 0;    // ops that were looked at to compare stretches
-  uint64_t last_begin_ = 0;  // position at which a step began last
-  uint64_t longest_ = 0;     // step in ops
+  uint64_t compared_ = 0;    // ops that were visited to compare sequences
+  uint64_t last_begin_ = 0;  // position at which the last step began
+  uint64_t longest_ = 0;     // in ops
   uint32_t backwards_ = 0, begun_ = 0, calls_ = 0;
-  uint32_t settled_ = 0;  // steps until nobody looks for better edges any more
+  uint32_t settled_ = 0;  // the number of steps at which the search for better edges ends
   bool in_backward_ = false;
   bool due_ = false;   // a step begins with the next call
-  uint32_t work_ = 0;  // of the ops that were looked at; only differences count
+  uint32_t work_ = 0;  // of the visited ops; only differences matter
 };
 
 }  // namespace um

@@ -36,7 +36,7 @@ void Residency::keep(const Note& note) noexcept {
   }
 }
 
-// Of what every allocation that counts has in the block at `address`.
+// Changes the bytes of every allocation that counts, by its part in the block at `address`.
 void Residency::change(uint64_t address, const Arena* arena, int64_t sign) noexcept {
   const uint64_t end = address + kBlockBytes;
   for (const Block* block = arena != nullptr ? arena->nearest(address) : nullptr;
@@ -72,7 +72,7 @@ void Residency::add(Block* block) noexcept {
   keep([&] {
     if (!unused_.empty()) return;
     tracked_.push_back({});
-    unused_.reserve(tracked_.capacity());  // so that nothing that ends needs memory
+    unused_.reserve(tracked_.capacity());  // so that remove() needs no memory
     unused_.push_back(static_cast<uint32_t>(tracked_.size() - 1));
   });
   if (!known_) return;
@@ -95,8 +95,8 @@ void Residency::relabelled(const Block& block) noexcept {
   if (known_ && notes(block).tracked != 0) tracked_[notes(block).tracked - 1].label = tensor_of(block.record);
 }
 
-// By the labels of now. What is over is forgotten: its index is free for another, and the last ones go, so that a
-// million ops between two steps do not make every later edge look at as many indices.
+// Sums up under the present labels. Ended allocations are forgotten: their indices are reused, and the last ones are
+// dropped. Otherwise a million ops between two steps would make every later edge visit as many indices.
 void Residency::sum_up() noexcept {
   keep([&] { add_up(); });
 }
@@ -117,7 +117,7 @@ void Residency::add_up() {
   if (tensors_.size() > kMostSubjects) return give_up();
   for (auto& [tensor, level] : tensors_) level.set(level.now);
   for (Level& role : roles_) role.set(role.now);
-  for (const Change& each : changes_) {  // unsigned: what is subtracted was added before
+  for (const Change& each : changes_) {  // unsigned, because each subtraction follows an addition
     const auto bytes = static_cast<uint64_t>(each.bytes);
     Tracked& tracked = tracked_[each.tracked];
     tracked.bytes += bytes;
@@ -127,7 +127,7 @@ void Residency::add_up() {
   changes_.clear();
   while (!tracked_.empty() && !tracked_.back().live) tracked_.pop_back();
   unused_.clear();
-  for (size_t index = tracked_.size(); index-- > 0;) {  // the first ones are taken first
+  for (size_t index = tracked_.size(); index-- > 0;) {  // so that the smallest indices are taken first
     if (!tracked_[index].live) unused_.push_back(static_cast<uint32_t>(index));
   }
 }

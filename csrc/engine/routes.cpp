@@ -9,8 +9,8 @@ namespace {
 
 thread_local um_route own_route{};
 
-// The process's route in one word, so that every allocation of every thread can read it without a lock: the device's
-// address below, 4 bits each for state, memory, role and advice above.
+// The process's route is one word, which every allocation of every thread reads without a lock. The low bits are the
+// device's address; above are 4 bits each for state, memory, role and advice.
 constexpr int kAddressBits = 48;
 std::atomic<uint64_t> shared_route{0};
 std::atomic<uint64_t> present_lease{0};

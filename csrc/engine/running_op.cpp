@@ -8,7 +8,7 @@
 namespace um {
 namespace {
 
-// First page, and the one after the last.
+// Returns the first page, and the page after the last one.
 std::pair<uint64_t, uint64_t> pages(const um_access& access) {
   const uint64_t address = reinterpret_cast<uint64_t>(access.address);
   return {address / kBlockBytes, (address + access.bytes + kBlockBytes - 1) / kBlockBytes};

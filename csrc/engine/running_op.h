@@ -1,4 +1,4 @@
-// The op that runs in a thread now, and what events of the past few ops belong to.
+// The op that runs in a thread, and the contexts of the last ops, to which events are attributed.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,33 @@
 
 namespace um {
 
-// An op's own use of managed memory: what it was given, then what it allocated.
+// An op's uses of managed memory: first its operands, then its allocations.
 class WorkingSet {
  public:
-  // Passes over the set until nothing of it moves any more: more than one that fits was ever seen to need, few enough
-  // when somebody else keeps taking the device away.
+  // Bounds the passes over the set until none of it moves. It is more than any set that fits was seen to need, and few
+  // enough if another thread keeps evicting it.
   static constexpr int kMostPasses = 16;
 
   void clear() { accesses_.clear(), most_pages_ = 0; }
   void add(uint64_t address, uint64_t bytes, bool write);
-  void remove(uint64_t address) noexcept;  // an allocation that was freed before the op ended
+  void remove(uint64_t address) noexcept;  // an allocation that is freed before the op ends
   const std::vector<um_access>& accesses() const { return accesses_; }
-  // Of a 2 MiB page: whether the op writes to it; nothing when it does not use it.
+  // Returns whether the op writes to a 2 MiB page; nothing if it does not use the page.
   std::optional<bool> use_of(uint64_t page_address) const;
-  // Bytes of the distinct 2 MiB pages, or anything up to `limit_bytes` when it is certain that they are not more.
+  // Returns the bytes of all distinct 2 MiB pages. If they are surely at most `limit_bytes`, may return more than they
+  // are, up to that limit.
   uint64_t bytes_if_above(uint64_t limit_bytes) const;
 
  private:
   std::vector<um_access> accesses_;
-  uint64_t most_pages_ = 0;  // sum over the accesses: pages that two of them share count twice
+  uint64_t most_pages_ = 0;  // a sum over accesses, in which shared pages count repeatedly
 };
 
-// What an op is given: a block, and where in it.
+// An operand of an op: a block, and an offset in it.
 struct Operand {
   Block* block;
   uint64_t offset_bytes;
-  const um_access* access;  // as long as the op begins
+  const um_access* access;  // valid while the op begins
 };
 
 struct RunningOp {
@@ -48,30 +49,32 @@ struct RunningOp {
   bool differentiated = false;  // UM_OP_DIFFERENTIATED
   driver::CUstream stream{};
   WorkingSet working_set;
-  std::vector<Movable::Use> swapped;   // memory that may move, pinned for it: first its operands
-  size_t swapped_operands = 0;         // how many of those are operands
-  std::vector<Movable::Use> made_out;  // what it made that found no room on the device
-  std::vector<const Block*> fixed;     // other memory that it was given or has made: it keeps its place until the end
-  uint64_t most_bytes = 0;  // what the working set came to at most: what an op makes and frees within itself counts too
-  // While the device is recorded: what the tape calls it, when its kernel began, and the fault services before that.
+  std::vector<Movable::Use> swapped;   // memory that may move, pinned for the op; first its operands
+  size_t swapped_operands = 0;         // how many of `swapped` are operands
+  std::vector<Movable::Use> made_out;  // results that did not fit on the device
+  std::vector<const Block*> fixed;     // other operands and results, which keep their places until the op ends
+  // The largest size of the working set, including memory that the op allocates and frees within itself.
+  uint64_t most_bytes = 0;
+  // While the device is recorded: the op's ticket on the tape, the begin of its kernel, and the fault services before
+  // that.
   uint64_t recorded = 0;
   int64_t start_ns = 0, end_ns = 0, serviced_ns = 0;
   int64_t took_ns = UM_UNKNOWN;       // in virtual time
-  int64_t compute_ns = 0;             // until now, where that is counted (engine/times.h)
-  uint64_t timed = 0;                 // what the device's events around a recorded op are called
-  uint64_t sampled = 0;               // what the timeline of a sampled step calls it
-  const um_shown* outputs = nullptr;  // when it ends
+  int64_t compute_ns = 0;             // until now, if times are counted (engine/times.h)
+  uint64_t timed = 0;                 // the span of a recorded op
+  uint64_t sampled = 0;               // the op's number in the timeline of a sampled step
+  const um_shown* outputs = nullptr;  // set when it ends
   uint32_t output_count = 0;
   RunningOp* next_free = nullptr;
 };
 
-// The present thread's, nullptr outside ops.
+// The op of this thread; nullptr outside of ops.
 inline thread_local RunningOp* running_op = nullptr;
-// What its ops are given to.
+// The stream to which this thread's ops are given.
 inline thread_local driver::CUstream op_stream{};
 
-// The contexts that the emulated device stores with events: a number stands for an op as long as it is one of the last
-// few; events are taken out at the end of every op.
+// The contexts that the emulated device stores with events. A context identifies one of the last 256 ops, which
+// suffices: events are collected at the end of every op.
 class OpContexts {
  public:
   uint64_t begin(const OpIdentity& identity);

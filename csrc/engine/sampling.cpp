@@ -15,14 +15,14 @@ namespace {
 using namespace cupti;  // NOLINT(google-build-using-namespace): CUPTI's own names
 using driver::CUDA_SUCCESS;
 
-// The first steps of a run are another matter than the later ones, and a short run should be seen too.
+// The first steps are always sampled, because they differ from later ones, and a run may be short.
 constexpr uint32_t kFirstSteps = 3;
 um_time time_of_wait(const um_event& event) {
   if (event.kind == UM_EVENT_WAIT_ROOM) return UM_TIME_ROOM;
   return event.cause == UM_SWAP_ON_DEMAND ? UM_TIME_ON_DEMAND : UM_TIME_SWAP_IN;
 }
 
-// 0 where records tell, UM_UNKNOWN elsewhere.
+// Sets the counters that records provide to 0, and the others to UM_UNKNOWN.
 void clear(um_counters* counters) {
   forget(counters);
   counters->fault_groups = counters->unordered_faults = counters->evictions = counters->remote_maps = 0;
@@ -67,7 +67,7 @@ void Sampling::fail(const std::string& reason) {
   std::snprintf(read_.reason, sizeof(read_.reason), "%s", reason.c_str());
 }
 
-// Without any nothing faults, and CUPTI is left alone until some is expected.
+// Without managed memory nothing faults, and CUPTI is not started.
 bool Sampling::has_managed() const {
   const std::vector<const Arena*> arenas = device_.allocations->arenas_by_address();
   return std::any_of(arenas.begin(), arenas.end(),
@@ -79,7 +79,7 @@ void Sampling::begin_step(uint32_t step) {
   if (step != 0) ran_.clear();
   if (!is_due(step)) return device_.times.end_log();
   if (!device_.times.logs()) device_.times.log(backend_.now_ns());
-  // What earlier steps gave to the device is not this one's.
+  // Work of earlier steps must not run in this one.
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
   }
@@ -104,7 +104,7 @@ void Sampling::expect_faults() {
   fail(reason);
 }
 
-// What CUPTI tells of the step; nothing where nothing could fault.
+// Returns CUPTI's records of the step; none if it was not started.
 Collected Sampling::collect() {
   if (!collecting_) return {};
   collecting_ = false;
@@ -169,7 +169,7 @@ void Sampling::freed(Block* block) noexcept {
 
 // ---- what the time went into ----------------------------------------------------------------------------------------
 
-// Of the steps before it stalls have been counted when one begins.
+// Stalls of earlier steps are settled first, so that they are not counted in this step.
 void Sampling::follow_stalls(bool on) {
   if (!device_.swapping.has_chunks()) return;
   Stalls& stalls = device_.swapping.mover().waits.stalls;
@@ -182,12 +182,12 @@ void Sampling::follow_stalls(bool on) {
   };
 }
 
-// Where that fails, nobody knows what the stream stood still for.
+// If memory is short, the stall remains unexplained.
 void Sampling::note(const Departure& departure) noexcept {
   if (departure.end == nullptr) return;
   try {
     departures_.push_back(departure);
-    departures_.back().op.step = step_;  // of no op, perhaps
+    departures_.back().op.step = step_;  // also if there is no op
   } catch (const std::bad_alloc&) {
     return;
   }
@@ -202,7 +202,7 @@ void Sampling::settle_departures() {
             [](const Departure& one, const Departure& other) { return one.begin_ns < other.begin_ns; });
 }
 
-// The one that an op stood still for then; nullptr: none.
+// Returns the departure for which an op stalled at that time; nullptr: there was none.
 Sampling::Departure* Sampling::departure_at(int64_t ns) {
   const auto after = std::upper_bound(departures_.begin(), departures_.end(), ns,
                                       [](int64_t at_ns, const Departure& each) { return at_ns < each.begin_ns; });

@@ -1,5 +1,13 @@
-// The sampled steps of a CUDA device: which they are, and what CUPTI's records of one say in this project's words, as
-// the emulated device's counters and events.
+// Samples steps of a CUDA device: chooses them, and translates CUPTI's records of a step to the counters and events
+// that the emulated device would report.
+//
+// The device is idle at both ends of a sampled step. A record has an address and a time: OpTimeline tells which op ran
+// at that time, and BlockHistory which allocation lay at that address.
+//
+// Example: a record says that 2 MiB were copied to the device at 10 ms for address A. Op 42 ran from 9 to 12 ms, and
+// tensor "w" lay at A. So the step has an event of 2 MiB for "w" in op 42.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +27,24 @@ namespace um {
 class Sampling final : public Participant {
  public:
   explicit Sampling(um_device& device);
-  // A step that is being sampled is given up.
+  // Abandons a step that is being sampled.
   ~Sampling() override { close(); }
   void close() noexcept;
 
-  // Throws um::Error.
+  // Samples every n-th step from now on; 0: none. Throws um::Error.
   void set_every(uint32_t every);
-  // The time of the next step has begun, when times were read last, if none has.
+  // Begins the log of the next step's time, which starts when times were last read, unless a step is running.
   void approach() noexcept;
-  // Managed memory is about to be made, so that no record of the first is missed. An op that runs has begun without
-  // faults. Throws um::Error.
+  // Called before managed memory is allocated, so that no record of it is missed. Running ops began without faults.
+  // Throws um::Error.
   void expect_managed();
-  // Of all sampled steps; untouched before the first.
+  // Reports the counters of all sampled steps, and nothing before the first.
   void tell(um_counters* out) const;
   const um_sampling& read() const { return read_; }
-  // For how long the ops of the step that has just been sampled ran; none from the next step on.
+  // Returns how long the ops of the last sampled step ran, until the next step begins.
   const std::vector<um_residency>& ran() const { return ran_; }
 
-  // In a sampled step a stream, and this op in it, stand still for what it is given in `given`: pages leave. The
+  // In a sampled step, measures how long the stream and this op stall for the work of `given`, which evicts pages. The
   // context is current.
   template <class Given>
   void stands(const OpIdentity& op, driver::CUstream stream, const Given& given) {
@@ -47,18 +55,18 @@ class Sampling final : public Participant {
 
   void begin_op(RunningOp& op) override;
   void end_op(RunningOp& op) noexcept override;
-  // Whatever fails becomes the reason why a step is not sampled.
+  // A failure becomes the reason why the step is not sampled.
   void begin_step(uint32_t step) override;
   void end_step() override;
   void freed(Block* block) noexcept override;
   using Participant::tell;
 
  private:
-  // A record, with who was there and what ran.
+  // A record with the op and the allocation to which it is attributed.
   struct Told {
     cupti::Sample sample{};
-    int64_t service_ns = 0;  // of fault groups, and of what leaves for a budget
-    bool leaves = false;     // a page's first record, of those that leave for a budget
+    int64_t service_ns = 0;  // of fault groups, and of pages that a budget evicts
+    bool leaves = false;     // the first record of a page that a budget evicts
     OpIdentity op;
     const Record* record = nullptr;
   };
@@ -66,7 +74,7 @@ class Sampling final : public Participant {
     OpIdentity op;
     driver::CUevent begin, end;
     int64_t begin_ns = 0, end_ns = 0;
-    std::vector<Told*> pages{};  // their first records
+    std::vector<Told*> pages{};  // the first record of each page
   };
   void note(const Departure& departure) noexcept;
   void settle_departures();
@@ -94,13 +102,13 @@ class Sampling final : public Participant {
   const Backend& backend_;
   OpTimeline timeline_;
   BlockHistory history_;
-  std::vector<Departure> departures_;  // settled: in order, those whose times are known
+  std::vector<Departure> departures_;  // after settle_departures(), in order, those whose times are known
   std::vector<Stretch> stood_;         // for swaps
   std::vector<um_residency> ran_;
   bool running_ = false, collecting_ = false;
   uint32_t step_ = 0, op_index_ = 0;
   int64_t start_ns_ = 0;
-  uint64_t evicted_page_ = 0;  // number of 2 MiB whose copy was told of last
+  uint64_t evicted_page_ = 0;  // the number of the 2 MiB page whose eviction was reported last
   um_counters totals_{};
   um_sampling read_{};
 };

@@ -1,4 +1,4 @@
-// From CUPTI's records of a sampled step to who was there and what ran, and from there to counters and events.
+// Attributes CUPTI's records of a sampled step to ops and allocations, and derives counters and events from them.
 #include <algorithm>
 #include <iterator>
 
@@ -10,12 +10,12 @@ namespace {
 
 using namespace cupti;  // NOLINT(google-build-using-namespace): CUPTI's own names
 
-// CUPTI converts the device's times to the host's, not to the microsecond.
+// CUPTI converts the device's times to the host's, with an error of some microseconds.
 constexpr int64_t kSlackNs = 1000000;
-// No record is about more: a record that says so is nonsense.
+// A larger value in a record is nonsense.
 constexpr uint64_t kMostBytes = uint64_t{1} << 48;
 
-// UM_UNKNOWN for what is not known. CUPTI counts the causes as um_cause does, but from 1 on: cupti_activity.h,
+// Returns UM_UNKNOWN for an unknown cause. CUPTI counts the causes as um_cause does, but from 1 on: cupti_activity.h,
 // CUpti_ActivityUnifiedMemoryMigrationCause.
 int cause_of_migration(uint32_t flags) {
   static_assert(CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER == UM_CAUSE_USER + 1);
@@ -23,7 +23,7 @@ int cause_of_migration(uint32_t flags) {
   return flags >= 1 && flags <= UM_CAUSE_COUNT ? static_cast<int>(flags) - 1 : UM_UNKNOWN;
 }
 
-// The nearest of um_cause's words; um_sampling counts by the driver's own.
+// Returns the nearest um_cause. um_sampling counts the driver's own causes.
 um_cause cause_of_remote_map(uint32_t flags) {
   switch (flags) {
     case CUPTI_ACTIVITY_UNIFIED_MEMORY_REMOTE_MAP_CAUSE_POLICY:
@@ -58,7 +58,8 @@ std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, i
     const Departure* const departure = timed && op == nullptr ? departure_at(sample.start_ns) : nullptr;
     told.op = op != nullptr ? *op : departure != nullptr ? departure->op : OpIdentity{step_};
     const bool host_fault = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT;
-    const bool nonsense = !host_fault && sample.value > kMostBytes;  // of a host's fault it is the program counter
+    const bool nonsense =
+        !host_fault && sample.value > kMostBytes;  // for a fault of the host it is the program counter
     if (late || nonsense || !place(&told, timed ? timeline_.reached(sample.start_ns) : UINT32_MAX)) {
       ++read_.ignored_records;
       continue;
@@ -70,7 +71,8 @@ std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, i
   return all;
 }
 
-// Who lay at the address when the device had reached that op. False for memory that is not the device's.
+// Finds the allocation that lay at the address when the device had reached that op. Returns false if the memory is not
+// the device's.
 bool Sampling::place(Told* told, uint32_t reached) const {
   const uint64_t at = told->sample.address;
   if (const BlockHistory::Life* life = history_.containing(at, reached)) {
@@ -80,7 +82,7 @@ bool Sampling::place(Told* told, uint32_t reached) const {
   const Arena* const arena = device_.own_arena(at);
   if (arena == nullptr && !history_.knows(at)) return false;
   const Block* block = arena != nullptr ? arena->containing(at) : nullptr;
-  if (block == nullptr) {  // pages are coarser than blocks: it is about the first one in them
+  if (block == nullptr) {  // a page may begin between blocks: then the first block above is meant
     const BlockHistory::Life* life = history_.nearest(at, reached);
     block = arena != nullptr ? arena->nearest(at) : nullptr;
     if (life != nullptr && (block == nullptr || life->address <= block->address)) {
@@ -92,8 +94,8 @@ bool Sampling::place(Told* told, uint32_t reached) const {
   return true;
 }
 
-// The groups of one batch of the driver's share its window, and windows may overlap: what of a window is not covered
-// yet is shared out evenly, so that the sum is the time in which anything was serviced.
+// Fault groups of one batch share the batch's time window, and windows may overlap. The part of a window that is not
+// covered yet is divided evenly, so that the sum is the time in which any fault was served.
 void Sampling::share_service(std::vector<Told>* all) {
   std::vector<Told*> faults;
   for (Told& told : *all) {
@@ -121,7 +123,7 @@ void Sampling::share_service(std::vector<Told>* all) {
   }
 }
 
-// What an op stood still for is shared out evenly among the pages that left, as far as they were copied.
+// Divides the time for which an op stalled evenly among the pages that were evicted and copied then.
 void Sampling::share_departures(std::vector<Told>* all) {
   for (Told& told : *all) {
     const Sample& sample = told.sample;
@@ -191,12 +193,14 @@ void Sampling::account(const Told& told, EventLog* events) {
       if (events != nullptr) events->push(event);
       return;
     }
-    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOD:  // between GPUs: nobody asked for these
+    case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOD:  // between GPUs, which this project does not
+                                                                          // use
       return;
   }
 }
 
-// The driver evicts whole 2 MiB, and tells of each run of pages in them: one after the other is one eviction.
+// The driver evicts 2 MiB at once, and records each run of pages in them, so consecutive records of a page are one
+// eviction.
 void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
   const Sample& sample = told.sample;
   const int cause = cause_of_migration(sample.flags);
@@ -220,7 +224,7 @@ void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
   if (events != nullptr) events->push(event);
 }
 
-// Of those that copied nothing it is only known for which op they were.
+// If a departure copied nothing, only its op is known.
 void Sampling::account_departures(EventLog* events) {
   for (const Departure& each : departures_) {
     read_.last.fault_service_ns += each.end_ns - each.begin_ns;

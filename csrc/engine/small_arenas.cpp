@@ -7,7 +7,7 @@
 
 namespace um {
 
-// The map of addresses finds the arena that lies in the range, in place of the one that the range itself lies in.
+// In the map of addresses, the arena in the range replaces the arena in which the range itself lies.
 ArenaSource::Range SmallArenas::acquire(uint64_t, uint64_t) {
   const RequiredContext current(backend_);
   ChunkRange* const range = take();

@@ -1,5 +1,7 @@
-// Arenas of small allocations, of which each is one chunk. What lies there never leaves, so a chunk is theirs until all
-// of its allocations have been freed and somebody else needs it. Device's lock as for all; contexts are made current.
+// Arenas of small allocations, of one chunk each. These allocations are never evicted, so an arena keeps its chunk
+// until all of its allocations are freed and the chunk is needed elsewhere.
+//
+// Not thread-safe: callers hold the device's lock. The functions make its context current.
 #pragma once
 
 #include <map>
@@ -17,7 +19,8 @@ class SmallArenas : public ArenaSource {
   SmallArenas(const SmallArenas&) = delete;
   SmallArenas& operator=(const SmallArenas&) = delete;
 
-  // One chunk, for all streams that are known. Throws UM_OUT_OF_DEVICE_MEMORY when nothing more will leave for it.
+  // Takes one chunk, ordered for all known streams. Throws UM_OUT_OF_DEVICE_MEMORY if nothing more can be evicted for
+  // it.
   Range acquire(uint64_t least_bytes, uint64_t wanted_bytes) override;
   bool release(Range range) noexcept override;
 

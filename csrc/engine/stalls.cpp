@@ -21,7 +21,7 @@ Stalls::~Stalls() {
   for (const CUevent event : all_) static_cast<void>(backend_.call().event_destroy(event));
 }
 
-// nullptr: the driver makes no event, or takes none, and this stall is not counted.
+// Returns nullptr if the driver has no more events, or refuses one. The stall is then not counted.
 CUevent Stalls::record(CUstream stream) noexcept {
   try {
     if (idle_.empty()) settle();
@@ -58,7 +58,7 @@ void Stalls::note(CUevent begin, CUevent end, const um_event& what) noexcept {
       return;
     }
   } catch (const std::bad_alloc&) {
-    idle_.push_back(end);  // has room for all there are
+    idle_.push_back(end);  // has capacity for all events
   }
   idle_.push_back(begin);
 }

@@ -1,6 +1,10 @@
-// What a device that computes while the host runs ahead stood still for: pairs of events around what its streams wait
-// for, each for one op and, where it is known, one allocation. Not thread-safe: the device's lock is held, and its
-// context is current.
+// Measures stalls of a device whose host runs ahead: pairs of events around the waits of its streams, each with its op
+// and, if known, its allocation.
+//
+// Example: op 7 waits for a swap-in that ends 3 ms later. around() records an event in the op's stream before the wait,
+// and one after it. The next settle() after both have passed reports a wait of 3 ms for op 7.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +27,8 @@ class Stalls {
   Stalls(const Stalls&) = delete;
   Stalls& operator=(const Stalls&) = delete;
 
-  // Around what one stream may be made to wait for: `what` is told of when it is known how long that was.
+  // Calls `waits`, which may make the stream wait, and measures how long it does. `what` is reported once that is
+  // known.
   template <class Waits>
   void around(driver::CUstream stream, const um_event& what, const Waits& waits) {
     watched_ = &stream;
@@ -32,9 +37,9 @@ class Stalls {
     watched_ = nullptr;
     if (begin_ != nullptr) note(std::exchange(begin_, nullptr), record(stream), what);
   }
-  // Counts and tells those that have ended, from the first on.
+  // Counts and reports the stalls that have ended, from the first one on, without waiting.
   void settle() noexcept;
-  // Has each that is counted before it is told, and may say when it began; nullptr: nobody does.
+  // Is called with each stall before it is reported, and may set when it began.
   std::function<void(driver::CUevent begin, um_event* what)> timed;
 
  private:
@@ -51,7 +56,7 @@ class Stalls {
   Fences& fences_;
   SwapEvents& events_;
   const driver::CUstream* watched_ = nullptr;
-  driver::CUevent begin_ = nullptr;  // of the stall that is being made
+  driver::CUevent begin_ = nullptr;  // begins the stall that is being recorded
   std::deque<Open> open_;
   std::vector<driver::CUevent> all_, idle_;
 };

@@ -9,10 +9,10 @@ namespace um {
 
 namespace {
 
-// Between two ops a device that has been given both goes from one to the next, with four events in between, and one
-// that has nothing to do begins so much later than it is told to.
+// A device that was given two ops proceeds from one to the next in this time, with four events in between. An idle
+// device begins this much later than it is launched.
 constexpr int64_t kBetweenOpsNs = 20000;
-// As engine/op_durations.h has it.
+// The same as in engine/op_durations.h.
 constexpr int64_t kLeastPart = 8;
 
 class Unexplained {
@@ -21,7 +21,7 @@ class Unexplained {
     if (begin_ns < end_ns) left_.emplace(begin_ns, end_ns);
   }
 
-  // How much of it nobody had claimed.
+  // Returns how much of the interval was not claimed before.
   int64_t claim(int64_t begin_ns, int64_t end_ns) {
     int64_t claimed_ns = 0;
     auto at = left_.upper_bound(begin_ns);
@@ -117,7 +117,7 @@ StepTimes times_of_step(const std::vector<Times::Turn>& host, const std::vector<
       while (copy != copied.end() && copy->end_ns <= given_ns) ++copy;
       for (auto each = copy; each != copied.end() && each->begin_ns < next.begin_ns; ++each)
         all[each->kind] += left.claim(std::max(each->begin_ns, given_ns), std::min(each->end_ns, next.begin_ns));
-      left.claim(given_ns, next.begin_ns);  // nobody knows what else it waited for, and the host it was not
+      left.claim(given_ns, next.begin_ns);  // the device waited for something else than the host
     } else if (ahead) {
       compute(i + 1, left.claim(given_ns, next.begin_ns));
     }

@@ -25,7 +25,7 @@ void StepUndo::begin_refused() {
   device_.guard.join(*this);
 }
 
-// After Swapping's turn: an operand that moves can be read where it lies.
+// Swapping has its turn before this, so an operand that moves can be read where it lies.
 void StepUndo::begin_op(RunningOp& op) {
   if (step() == 0) return;
   for (const Operand& operand : device_.guard.operands()) {
@@ -37,7 +37,7 @@ void StepUndo::begin_op(RunningOp& op) {
   }
 }
 
-// False: the host has no room for it.
+// Returns false if the host has no memory for the contents.
 bool StepUndo::keep(Block* block, driver::CUstream stream) {
   const Backend& backend = device_.backend;
   if (backend.hooks->in_host) {
@@ -67,7 +67,7 @@ bool StepUndo::is_kept(const Block& block) const {
   return std::any_of(kept_.begin(), kept_.end(), [&](const Kept& each) { return each.block == &block; });
 }
 
-// The end of a step keeps everything: it is then that the step turns out to be refused.
+// The contents are kept beyond the step's end, because the refusal is reported only then.
 void StepUndo::begin_step(uint32_t step) {
   if (step == 0) return;
   forget();
@@ -93,7 +93,7 @@ HostCopies* StepUndo::copies() {
   return copies_.get();
 }
 
-// Its memory may be used again after the copy into it.
+// The memory may be reused after the copy into it.
 void StepUndo::drop(Kept* kept) noexcept {
   if (kept->copy != nullptr) kept->its->give(std::exchange(kept->copy, nullptr), kept->copied);
   device_.fences->replace(&kept->copied);

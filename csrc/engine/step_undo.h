@@ -1,12 +1,17 @@
-// Contents of allocations as they were before a refused step wrote to them, so that the step can be undone.
+// The contents of allocations before a refused step wrote to them, so that the step can be undone.
 //
-// Two kinds of contents are kept, each before the first write of the running step. An allocation that is watched (a
-// module's buffer) is kept in every step. Once an op was refused and its refusal put off to the end of the step
-// (PutOff), every allocation that lived before that moment is kept. A step of 100 ops that is refused at op 60 thus
-// keeps the running statistics that ops 1 to 60 write, and whatever ops 61 to 100 write. What else ops 1 to 60 wrote is
-// not kept: of that the first parameter or optimizer state is known by name. Managed memory is never kept, as reading
-// it may fault. On a GPU contents are copied to page-locked memory in the order of the op's stream. Device's lock as
-// for all.
+// Two kinds of contents are kept, each before the first write of the running step. A watched allocation (a module's
+// buffer) is kept in every step. Once an op is refused and its refusal is postponed to the end of the step (PutOff),
+// every allocation that was live at that moment is kept.
+//
+// Example: a step of 100 ops is refused at op 60. It keeps the running statistics that ops 1 to 60 write, and
+// everything that ops 61 to 100 write. Other writes of ops 1 to 60 are not kept; the first parameter or optimizer state
+// among them is named in the message.
+//
+// Managed memory is never kept, because reading it may fault. On a GPU, contents are copied to pinned memory in the
+// op's stream.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -24,37 +29,37 @@ class StepUndo final : public Participant {
  public:
   explicit StepUndo(um_device& device) : Participant(device, kUndoTurns) {}
 
-  // Keeps an allocation's contents in each step from now on.
+  // Keeps the contents of an allocation in each step from now on.
   void watch(Block* block);
-  // Takes part from now on: an op of this step was refused.
+  // Begins to keep contents, because an op of this step was refused.
   void begin_refused();
-  // Notes an op's operand that is written, before anything moves for it.
+  // Notes an operand that an op writes, before anything is moved for the op.
   void note_write(const Block& block) noexcept {
     if (step_changed_ != step() && !notes(block).watched) note_change(block);
   }
-  // What the running step has changed for good until now, for a message, and what the one that was refused last had
-  // changed before that; empty: nothing.
+  // Returns a message on what the running step has changed irrevocably. changed() returns it for the last refused step,
+  // up to the refusal. Empty: nothing.
   std::string changes() const;
   const std::string& changed() const { return changed_; }
-  // The latest allocation at the time of the refusal; 0: nothing was refused.
+  // Returns the serial number of the newest allocation at the refusal; 0: no op was refused.
   uint64_t refused_at() const { return refused_at_; }
-  // The next contents to write back, and where they belong now; the host waits until they are whole. False: there are
-  // no more, and the step counts as one that was not refused yet. Throws um::Error.
+  // Stores the next contents to write back, and their present address, after waiting until they are complete. Returns
+  // false if there are no more; the step then counts as not refused. Throws um::Error.
   bool take(std::vector<char>* contents, uint64_t* address);
 
   void begin_op(RunningOp& op) override;
   void begin_step(uint32_t step) override;
   void freed(Block* block) noexcept override;
-  // Gives back all memory. The device's context is current.
+  // Frees all memory. The device's context is current.
   void close() noexcept;
 
  private:
   struct Kept {
     Block* block;
-    std::vector<char> contents;  // where kernels run in the host
-    HostCopies* its = nullptr;   // elsewhere: where the copy in the host's memory is from
+    std::vector<char> contents;  // if kernels run in the host
+    HostCopies* its = nullptr;   // otherwise: the pool that owns `copy`
     Block* copy = nullptr;
-    Fences::Fence copied = 0;  // whole after this
+    Fences::Fence copied = 0;  // the contents are complete after this
   };
 
   uint32_t step() const;
@@ -65,13 +70,13 @@ class StepUndo final : public Participant {
   bool keep(Block* block, driver::CUstream stream);
   void drop(Kept* kept) noexcept;
 
-  std::unique_ptr<HostCopies> copies_;  // where nothing is swapped
+  std::unique_ptr<HostCopies> copies_;  // used if there is no swapping
   std::vector<Kept> kept_;
   uint64_t refused_at_ = 0;
-  uint32_t step_changed_ = 0;  // the last one that changed anything for good: `changed_*` is of that
+  uint32_t step_changed_ = 0;  // the last step that changed something irrevocably, which `changed_*` describe
   uint64_t changed_bytes_ = 0;
   uint32_t changed_name_ = 0, changed_role_ = 0;
-  std::string changed_;  // its words, from the refusal on
+  std::string changed_;  // the message at the refusal
 };
 
 }  // namespace um

@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kRoles[UM_ROLE_COUNT] = {"a parameter", "an input",           "an intermediate",
                                                "a gradient",  "an optimizer state", "workspace"};
 
-// Appends; what does not fit is cut.
+// Appends to a buffer, and cuts what does not fit.
 class Text {
  public:
   Text(char* text, size_t bytes) : at_(text), end_(text + bytes) {}
@@ -28,21 +28,22 @@ class Text {
 
 }  // namespace
 
-// In a thread of the emulated device's, while the one that made the access waits: it holds no lock of ours, as nobody
-// touches tensors' memory under one.
+// Runs in a thread of the emulated device while the accessing thread waits. The accessing thread holds none of our
+// locks, because no code touches the memory of tensors while it holds one.
 bool um::serve_stray_access(uint64_t address, bool write) noexcept {
   try {
     const um_device::Found found = um_device::find(address, false);
     if (found.device == nullptr || !found.device->has_parts()) return false;
     um_device& device = *found.device;
     const Arena* const arena = device.own_arena(address);
-    if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_MANAGED) {  // served whatever is answered
+    if (arena != nullptr &&
+        arena->heap->placement.memory == UM_MEMORY_MANAGED) {  // the device serves this fault in any case
       device.budget.count_fault(address, write);
       return true;
     }
     const um::RequiredContext current(device.backend);
     Movable* movable = found.block != nullptr ? notes(*found.block).movable : nullptr;
-    if (found.block == nullptr) {  // evicted, perhaps, while code outside of ops has its address
+    if (found.block == nullptr) {  // the allocation may be evicted while code outside of ops has its address
       movable = device.swapping.reserved_at(address);
       if (movable == nullptr || !device.swapping.return_to_reserved(movable, write)) return false;
     }
@@ -50,11 +51,12 @@ bool um::serve_stray_access(uint64_t address, bool write) noexcept {
     device.swapping.mover().transfers.serve(movable, write);
     return true;
   } catch (const std::exception&) {
-    return false;  // then it is fatal, and told
+    return false;  // the access is then fatal, and reported
   }
 }
 
-// In the signal handler: it waits for no lock that the thread may hold, and tells less when somebody else has it.
+// Runs in the signal handler. It waits for no lock, because this thread may hold it, and reports less if the lock is
+// taken.
 void um::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
   Text line(text, bytes);
   um::Arena* arena = um::address_map().find(address);

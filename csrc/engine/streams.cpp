@@ -20,7 +20,7 @@ void Streams::uses(const void* address, void* stream) {
   if (Movable* const movable = notes(*found.block).movable) {
     device.swapping.mover().transfers.lend(user, movable);
   } else {
-    device.swapping.mover().waits.streams.lend(user);  // small blocks' arenas wait for all that are known
+    device.swapping.mover().waits.streams.lend(user);  // the arenas of small blocks wait for all known streams
   }
 }
 
@@ -29,7 +29,7 @@ void Streams::wait(CUstream waiting, CUstream awaited) {
   order(waiting, awaited, Wait::stream_order);
 }
 
-// A stream that is gone takes no event, but its work may still run: then the whole device has been waited for.
+// A destroyed stream takes no event, and its work may still run, so record() has waited for the whole device.
 void Streams::order(CUstream waiting, CUstream awaited, Wait name) {
   if (left_out(name)) return;
   Fences& fences = *device_.fences;
@@ -45,23 +45,23 @@ CUstream Streams::side() {
   return side_;
 }
 
-// Whole pages, before anybody gets them: without it, eviction would copy what nobody needs.
+// Discards whole pages before they are reused: an eviction would otherwise copy dead contents.
 void Streams::discard(const Block& block) noexcept {
   const Backend& backend = device_.backend;
   const uint64_t first = (block.address + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   const uint64_t end = block.end() / kBlockBytes * kBlockBytes;
   if (first >= end || !backend.discards || !backend.has(driver::Function::mem_discard_batch_async)) return;
-  // Who gets the memory next waits for the stream that freed it. That one is not named here: the order below is right
-  // for the legacy stream alone.
+  // The next user of the memory waits for the stream that freed it. The freeing stream is not known here, and the order
+  // below is right only for the legacy stream.
   if (others_) return;
   try {
     const CurrentContext current(backend);
-    const CUstream stream = side();  // the driver takes no discards in the legacy one
+    const CUstream stream = side();  // the driver accepts no discards in the legacy stream
     order(stream, nullptr, Wait::discard_after_use);
     um::discard(backend, first, end - first, stream);
     order(nullptr, stream, Wait::discard_before_reuse);
   } catch (const std::exception&) {
-    return;  // it is slower without, not wrong
+    return;  // without the discard, evictions are slower
   }
 }
 

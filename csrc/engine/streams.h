@@ -1,4 +1,4 @@
-// The order between streams, and the stream beside all ops'. The device's lock is held.
+// Orders streams, and owns the side stream in which prefetches and discards run. Callers hold the device's lock.
 #pragma once
 
 #include "memory/arena.h"
@@ -12,24 +12,24 @@ class Streams {
   explicit Streams(um_device& device) : device_(device) {}
 
   void note(driver::CUstream stream) noexcept { others_ |= stream != nullptr && stream != driver::legacy_stream(); }
-  // What `waiting` is given from now on runs after all that `awaited` was given. `order` wants the context current.
-  // Throw um::Error.
+  // Make the further work of `waiting` run after all work that `awaited` was given. order() needs the context to be
+  // current. Throw um::Error.
   void wait(driver::CUstream waiting, driver::CUstream awaited);
   void order(driver::CUstream waiting, driver::CUstream awaited, Wait name);
-  // Of prefetches and discards. The context is current; throws um::Error.
+  // Returns the side stream. The context is current; throws um::Error.
   driver::CUstream side();
   bool has_side() const { return side_ != nullptr; }
-  // Memory that is freed: nobody needs its contents.
+  // Discards the contents of memory that is freed.
   void discard(const Block& block) noexcept;
   // The context is current.
   void close() noexcept;
 
-  // Until it is freed or leaves the device, the allocation is used in this stream too. The lock is taken.
+  // Notes that the allocation is also used in this stream until it is freed or evicted. Takes the lock.
   static void uses(const void* address, void* stream);
 
  private:
   um_device& device_;
-  bool others_ = false;  // than the legacy one were ever named
+  bool others_ = false;  // whether any stream but the legacy one was ever used
   driver::CUstream side_{};
 };
 

@@ -1,4 +1,4 @@
-// Counts what moves, and tells the device's queue of it: about which allocation, and while which op.
+// Counts swaps and waits, and reports them to the device's event queue with their op and allocation.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@ class SwapEvents {
  public:
   explicit SwapEvents(EventLog& log) : log_(log) {}
 
-  // A copy, or a departure without one (0 bytes), begins now; or an op stood still for a move of the block that has
+  // Reports a copy or an eviction without one (0 bytes) that begins now, or an op's stall for a move of the block with
   // this cause.
   void tell(um_event_kind kind, um_swap_cause cause, const Block& block, uint64_t bytes, int64_t start_ns,
             int64_t duration_ns = 0) noexcept;
-  // What the op that runs now is about to wait for, on a device that does so later: without its time. nullptr: nobody
-  // knows which allocation that is.
+  // Returns the event of a wait that begins, on a device that stalls later, without its duration. `block` nullptr: the
+  // allocation is unknown.
   um_event wait(um_event_kind kind, um_swap_cause cause, const Block* block) const noexcept;
-  // How long that was is known now.
+  // Reports a wait whose duration is known now.
   void waited(const um_event& event) noexcept;
 
-  // What lies there has a place on the device from now on, or none.
+  // Notes that the allocation has device memory from now on, or has none.
   void placed(const Block& block, bool there) noexcept;
-  // The op runs now.
+  // Notes the running op.
   void note(const OpIdentity& running) noexcept;
 
-  um_swap_counters counted{};      // the totals that are of moves; how long a GPU waited, once its Stalls have settled
-  int64_t on_demand_ns = 0;        // of wait_copy_ns: for what nobody had ordered
-  bool on = false;                 // the queue is told
-  Residency* residency = nullptr;  // while that is followed
-  const Chunks* chunks = nullptr;  // that blocks show; nullptr: none
-  OpIdentity op;                   // that runs now
+  um_swap_counters counted{};      // swap totals; waits of a GPU count after Stalls::settle()
+  int64_t on_demand_ns = 0;        // the part of wait_copy_ns for swap-ins that were not ordered ahead
+  bool on = false;                 // events are recorded
+  Residency* residency = nullptr;  // set while residency is followed
+  const Chunks* chunks = nullptr;  // the chunks that blocks show; nullptr: there are none
+  OpIdentity op;                   // the running op
 
  private:
   void count(um_event_kind kind, um_swap_cause cause, int64_t bytes, int64_t duration_ns) noexcept;

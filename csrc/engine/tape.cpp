@@ -38,7 +38,7 @@ um_recorded_allocation* Tape::row_of(const Block& block) {
   return found == by_serial_.end() ? nullptr : &rows_.allocations[found->second];
 }
 
-// nullptr: it began in an earlier recording, or in none.
+// Returns nullptr if the op did not begin in this recording.
 um_recorded_op* Tape::op_of(uint64_t ticket) {
   if (ticket >> kIndexBits != recording_) return nullptr;
   return &rows_.ops[(ticket & ((uint64_t{1} << kIndexBits) - 1)) - 1];

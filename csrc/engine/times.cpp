@@ -20,13 +20,13 @@ emulated::Stood Times::faults() const noexcept {
   return faults;
 }
 
-// Of all kinds that are measured where they happen: each op asks several times.
+// Sums all stalls that are measured where they happen. This must be fast: each op calls it several times.
 int64_t Times::stood_ns() const noexcept {
   const emulated::Stood stood = faults();
   return stood.fault_ns() + stood.prefetch_ns + swaps_.counted.wait_copy_ns + swaps_.counted.wait_room_ns;
 }
 
-// Several threads may stand still at once, for longer than time passes.
+// The stalls of several threads may add up to more than the time that passes.
 int64_t Times::turn(um_time kind) noexcept {
   if (logs_ && kind != log_.back().kind) note(backend_.now_ns(), kind);
   if (!on_) return 0;

@@ -20,7 +20,7 @@ void make_distinct(std::vector<Each>* all) {
   all->erase(std::unique(all->begin(), all->end()), all->end());
 }
 
-// Of two sets: what both have of all that there is.
+// Returns the share of the union that both sets have.
 template <class Each>
 UseLog::Likeness compared(bool lasting, const std::vector<Each>& one, const std::vector<Each>& other) {
   std::vector<Each> both;

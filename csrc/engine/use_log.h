@@ -1,4 +1,4 @@
-// Which storages the last ops used, to tell whether one stretch of ops is like another. Not thread-safe.
+// The storages that the last ops used, for comparing two sequences of ops. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@ class UseLog {
  public:
   static constexpr uint64_t kMostOps = uint64_t{1} << 16;
 
-  // From this position on; what was noted is forgotten. Throws std::bad_alloc.
+  // Begins at this position, and forgets earlier notes. Throws std::bad_alloc.
   void start(uint64_t position);
-  // The op at the position that follows: its operator, and the serial of the oldest of what it is given.
+  // Notes the op at the next position: its operator, and the serial number of its oldest operand.
   void note(uint32_t op, uint64_t serial) noexcept;
   bool holds(uint64_t position) const { return position >= first_ && end_ - position <= kMostOps; }
 
   struct Likeness {
-    bool lasting;  // what is used lasts: else operators are compared, as where each step makes the parameters anew
-    double part;   // of the distinct uses of both stretches: what both have
-    size_t uses;   // in all
+    bool lasting;  // lasting storages were compared; false: operators, as if each step makes its parameters anew
+    double part;   // the share of distinct uses that both sequences have
+    size_t uses;   // distinct uses of either sequence
   };
-  // Of the ops from `first` to `second` and from there until now. Only uses of these storages count, whose serials are
-  // in order. Throws std::bad_alloc.
+  // Compares the ops from `first` to `second` with those from there until now. Only uses of `lasting` count, which are
+  // ascending serial numbers. Throws std::bad_alloc.
   Likeness likeness(uint64_t first, uint64_t second, const std::vector<uint64_t>& lasting) const;
 
  private:
@@ -35,7 +35,7 @@ class UseLog {
     bool operator==(const Use& other) const { return serial == other.serial && op == other.op; }
   };
   static constexpr double kLasting = 1.0 / 8;
-  // Each once, in order.
+  // Returns each use once, in order.
   std::vector<Use> uses(uint64_t from, uint64_t to, const std::vector<uint64_t>& lasting) const;
   std::vector<uint32_t> operators(uint64_t from, uint64_t to) const;
 

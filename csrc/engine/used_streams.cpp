@@ -11,7 +11,7 @@ using driver::CUstream;
 
 namespace {
 
-// No stream's handle.
+// A value that no stream has as its handle.
 const CUstream kGone = reinterpret_cast<CUstream>(~uintptr_t{0});
 
 }  // namespace
@@ -37,7 +37,7 @@ uint64_t UsedStreams::bit_of(CUstream stream) {
     }
     found = streams_.insert(streams_.end(), stream);
   }
-  // Chunks are handed on to all streams that are known then: what came before is the newcomer's to wait for.
+  // Chunks are handed on in the order of the streams known then, so the new stream must wait for all earlier work.
   const HeldFence before(fences_, last_use(~uint64_t{0}, {}));
   fences_.order(stream, before, Wait::stream_joins);
   *found = stream;
@@ -45,15 +45,15 @@ uint64_t UsedStreams::bit_of(CUstream stream) {
   return bit(found);
 }
 
-// What ops gave a block is known; what a stream that it was lent to is given is not.
+// Ops announce the blocks that they use. A stream to which memory was lent does not, so its bit is never reused.
 uint64_t UsedStreams::lend(CUstream stream) {
   const uint64_t its = bit_of(stream);
   lent_ |= its;
   return its;
 }
 
-// One that has ended all it was given, or else any: whoever takes its bit runs after all that it was given, and it will
-// be heard of again before it gets more. Not one that memory was lent to.
+// Returns a stream without pending work, or else any, but none to which memory was lent. The next stream with its bit
+// is ordered after all its work, and the stream is noted again before it gets more.
 UsedStreams::Place UsedStreams::idle_stream() {
   const auto find = [&](bool idle) {
     return std::find_if(streams_.begin(), streams_.end(), [&](CUstream& stream) {
@@ -65,7 +65,7 @@ UsedStreams::Place UsedStreams::idle_stream() {
   return idle != streams_.end() ? idle : find(false);
 }
 
-// The emulated device's legacy stream is the calling thread: what it was given has ended.
+// The emulated device's legacy stream is the calling thread, whose work has ended.
 Fences::Fence UsedStreams::last_use(uint64_t streams, std::vector<CUstream> others) {
   for (size_t i = 0; i < streams_.size(); ++i) {
     const bool here = backend_.hooks->in_host && streams_[i] == nullptr;
@@ -74,7 +74,7 @@ Fences::Fence UsedStreams::last_use(uint64_t streams, std::vector<CUstream> othe
   if (others.empty()) return 0;
   std::vector<CUstream> gone;
   const Fences::Fence fence = fences_.record(others.data(), others.size(), &gone);
-  // Blocks may still name their bits: then whoever gets the bit next is waited for too.
+  // Blocks may still have the bits of destroyed streams. The fence then also waits for the next stream with that bit.
   for (const CUstream stream : gone) std::replace(streams_.begin(), streams_.end(), stream, kGone);
   return fence;
 }

@@ -1,5 +1,10 @@
-// The streams that ops run in, as bits of a word: who used a block, and the moment at which the last of them has done
-// with it. Not thread-safe: the device's lock is held; the device's context is current where moments are asked for.
+// The streams in which ops run, as bits of a word: a block has a bit for each stream that used it. last_use() returns
+// the fence after the work of such streams.
+//
+// Example: the streams s0 and s1 have the bits 1 and 2. A block with the streams 3 was used in both, so its memory can
+// be reused after the fence that last_use(3, {}) records in both.
+//
+// Not thread-safe: callers hold the device's lock. Functions that record events need its context to be current.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +21,16 @@ class UsedStreams {
   UsedStreams(const UsedStreams&) = delete;
   UsedStreams& operator=(const UsedStreams&) = delete;
 
-  // Throws um::Error for a stream that cannot be followed, or one too many.
+  // Returns the bit of a stream. Throws um::Error if the stream cannot be followed, or if there are too many.
   uint64_t bit_of(driver::CUstream stream);
-  // Likewise, of a stream that is given work which no op announces.
+  // Does the same for a stream that is given work which no op announces.
   uint64_t lend(driver::CUstream stream);
-  // What each of them is given from now on runs after it. Throws um::Error.
+  // Makes the further work of each known stream run after the fence. Throws um::Error.
   void order_all(Fences::Fence fence, Wait name);
-  // After all that these streams, and `others`, have been given, with one reference; 0: it has ended. Throws um::Error.
+  // Returns a fence after all work that these streams and `others` were given, with one reference; 0: it has ended.
+  // Throws um::Error.
   Fences::Fence last_use(uint64_t streams, std::vector<driver::CUstream> others);
-  // The host waits for all of them. For whoever cannot make an event.
+  // Waits on the host for all streams, if no event can be recorded.
   void synchronize(Wait name) noexcept;
 
  private:
@@ -36,7 +42,7 @@ class UsedStreams {
 
   const Backend& backend_;
   Fences& fences_;
-  std::vector<driver::CUstream> streams_;  // kGone: one that was destroyed
+  std::vector<driver::CUstream> streams_;  // kGone: a stream that was destroyed
   uint64_t lent_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// What libraries keep for themselves: kernels use it that no op announces. cuBLAS asks for its workspace inside the
-// first product of a thread, through the same function as tensors are made, so nothing tells it from one at that time.
-// It is told when the op ends: what outlives the op that made it and is no output.
+// Notes memory that libraries keep for themselves, which kernels use without an op that announces it. cuBLAS allocates
+// its workspace within the first product of a thread, with the same function as tensors, so it cannot be recognized at
+// that time. It is recognized when the op ends: it outlives the op that allocated it, and is no output.
 #include <exception>
 
 #include "engine/device.h"
@@ -20,7 +20,7 @@ class Workspaces final : public Participant {
           device_.budget.set_workspace(block, true);
       }
     } catch (const std::exception&) {
-      return;  // then it leaves and comes back with the kernels that use it
+      return;  // without the mark, it is paged out and in with the kernels that use it
     }
   }
 };
