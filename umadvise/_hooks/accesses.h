@@ -1,4 +1,4 @@
-// From an operator's arguments to the bytes of ours that it touches.
+// Derives from an operator's arguments which of our memory it accesses.
 #pragma once
 
 #include <ATen/SparseCsrTensorImpl.h>
@@ -18,29 +18,30 @@ namespace um::hooks {
 
 using ShownList = c10::SmallVector<um_shown, 8>;
 
-// A storage's first byte; null where it has none (meta). Asked without torch's checks, which throw for fake tensors.
+// Returns the address of a storage's first byte; nullptr for a meta storage. It bypasses torch's checks, which throw
+// for fake tensors.
 inline const char* address_of(c10::StorageImpl& storage) {
   return static_cast<const char*>(storage._mutable_data_ptr_no_checks().get());
 }
 
-// nullptr for tensors without one (undefined, sparse, opaque), and for those whose bytes are not in memory of ours.
-// Until the device's lock is held another thread's allocation may move them, but to no other's memory.
+// Returns nullptr for tensors without storage (undefined, sparse, opaque), and for those in memory that is not ours.
+// Until the device's lock is held, another thread's allocation may move the bytes, but only to other memory of ours.
 inline c10::StorageImpl* storage_of_ours(const c10::TensorImpl& tensor) {
   if (!tensor.has_storage()) return nullptr;
   c10::StorageImpl* const storage = tensor.unsafe_storage().unsafeGetStorageImpl();
   return um_owns(address_of(*storage)) != 0 ? storage : nullptr;
 }
 
-// What the core is told of such a storage: nullptr where its address must not change. Torch itself keeps those of small
-// tensors of indices from op to op (packed sequences, the buckets of DistributedDataParallel).
+// Returns the owner that the core gets for a storage; nullptr: its address must not change. Torch keeps the addresses
+// of small tensors of indices from op to op (packed sequences, the buckets of DistributedDataParallel).
 inline void* owner_of(const c10::TensorImpl& tensor, c10::StorageImpl* storage) {
   constexpr size_t kLeastBytes = size_t{1} << 16;
   const bool has_indices = c10::isIntegralType(c10::typeMetaToScalarType(tensor.dtype()), true);
   return has_indices && storage->nbytes() < kLeastBytes ? nullptr : storage;
 }
 
-// What an op is given. Until the device's lock is held it is only known where in its storage each range begins: another
-// thread's allocation may move storages.
+// The accesses of an op. Until the device's lock is held only the offset of each range in its storage is known, because
+// another thread's allocation may move storages.
 class AccessList {
  public:
   bool empty() const { return accesses_.empty(); }
@@ -55,7 +56,7 @@ class AccessList {
   bool has(const c10::StorageImpl* storage) const {
     return std::any_of(places_.begin(), places_.end(), [&](const Place& each) { return each.storage == storage; });
   }
-  // um_gather.
+  // Fills in the addresses, with the lock held (um_gather).
   static void locate(void* list, const um_access** accesses, uint32_t* count) noexcept {
     auto& self = *static_cast<AccessList*>(list);
     for (size_t i = 0; i < self.places_.size(); ++i) {
@@ -74,7 +75,7 @@ class AccessList {
   c10::SmallVector<Place, 12> places_;
 };
 
-// Bytes from the first to the last element that a view of strides can reach.
+// Returns the bytes from the first to the last element that a strided view can reach.
 inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
   if (tensor.is_non_overlapping_and_dense()) return static_cast<uint64_t>(tensor.numel()) * tensor.itemsize();
   int64_t last = 0;
@@ -84,7 +85,7 @@ inline uint64_t span_bytes(const c10::TensorImpl& tensor) {
   return static_cast<uint64_t>(last + 1) * tensor.itemsize();
 }
 
-// `index`: the argument's in the schema.
+// `index` is the argument's index in the schema.
 inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_storage, uint32_t index,
                        AccessList& accesses) {
   c10::StorageImpl* const storage = storage_of_ours(tensor);
@@ -99,14 +100,15 @@ inline void add_access(const c10::TensorImpl& tensor, bool write, bool whole_sto
   }
 }
 
-// Whether a tensor is a Python object that is made of others (a DTensor), whose ops run in Python, on those.
+// Returns whether a tensor is a Python object that consists of other tensors (a DTensor). Its ops run in Python, on
+// those.
 inline bool is_wrapper(const c10::TensorImpl& tensor) {
   if (!tensor.key_set().has(c10::DispatchKey::Python)) return false;
   return !tensor.has_storage() || address_of(*tensor.unsafe_storage().unsafeGetStorageImpl()) == nullptr;
 }
 
-// Calls `visit(const c10::TensorImpl&)` for the tensors that have a tensor's bytes: itself, or what it consists of
-// where it is sparse or a wrapper, and its tangent. A wrapper of a sparse tensor has its layout, but is none.
+// Calls `visit(const c10::TensorImpl&)` for the tensors that have the bytes of this one: itself, or its components if
+// it is sparse or a wrapper, and its tangent. A wrapper of a sparse tensor has a sparse layout, but is not sparse.
 template <class Visit>
 void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
   if (is_wrapper(tensor)) {
@@ -128,8 +130,7 @@ void each_part(const c10::TensorImpl& tensor, const Visit& visit) {
   if (const c10::TensorImpl* const tangent = tangent_of(tensor)) each_part(*tangent, visit);
 }
 
-// Calls `visit(const c10::TensorImpl&)` for the tensors in a value: one, none, or those of a list, or of a list of
-// lists.
+// Calls `visit(const c10::TensorImpl&)` for the tensors in a value: a tensor, none, or those of a list, at any depth.
 template <class Visit>
 void each_tensor(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
@@ -139,19 +140,19 @@ void each_tensor(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// Calls `visit` for the tensors that an operator is given.
+// Calls `visit` for the tensors among an operator's arguments.
 template <class Visit>
 void each_operand(const OperatorInfo& info, const torch::jit::Stack& stack, Visit&& visit) {
   const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
   for (const TensorArgument& argument : info.tensors) each_tensor(arguments[argument.index], visit);
 }
 
-// Torch's fallback for conjugated and negated views copies a tensor also where only its shape is asked for.
+// Torch's fallback for conjugated and negated views copies a tensor even if only its shape is needed.
 inline bool is_copied_first(const c10::TensorImpl& tensor) {
   return tensor.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}));
 }
 
-// In the order of the schema; what is copied first comes last.
+// Collects the accesses in the order of the schema. Tensors that are copied first are last.
 inline void gather_accesses(const OperatorInfo& info, const torch::jit::Stack& stack, AccessList& accesses) {
   const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
   for (const TensorArgument& argument : info.tensors) {
@@ -177,7 +178,7 @@ inline void add_output(const c10::TensorImpl& tensor, ShownList& outputs) {
   }
 }
 
-// Their addresses stay what they are until the op has ended: it was given each of them, or has made it.
+// The addresses do not change until the op has ended: each result is an operand of it, or was made by it.
 inline void gather_outputs(const OperatorInfo& info, const torch::jit::Stack& stack, ShownList& outputs) {
   const c10::IValue* const results = stack.data() + (stack.size() - info.return_count);
   for (uint32_t index = 0; index < info.return_count; ++index) {

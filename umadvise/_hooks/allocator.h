@@ -1,4 +1,4 @@
-// The CPU allocator that routes: see allocator.cpp.
+// The CPU allocator that routes (allocator.cpp).
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -7,17 +7,17 @@
 
 namespace um::hooks {
 
-// How many allocations this thread has been given, of either allocator.
+// How many allocations either allocator has given this thread.
 inline thread_local uint64_t allocations_made = 0;
 
-// Installed once; throws CoreError when torch's present allocator cannot be built upon.
+// Installs the allocator once. Throws CoreError if torch's present allocator cannot be wrapped.
 void install_allocator();
 
-// Memory of ours as a storage holds it, and ordinary CPU memory; the allocator must be installed.
+// Return our memory as a storage holds it, and ordinary CPU memory. The allocator must be installed.
 c10::DataPtr owned_data(void* address);
 c10::DataPtr ordinary_data(size_t bytes);
 
-// What storages with such data must name as their allocator.
+// Returns the allocator that storages with such data must name.
 c10::Allocator* installed_allocator();
 
 }  // namespace um::hooks

@@ -1,4 +1,4 @@
-// Alone in its file because autograd's headers take as long to compile as everything else together.
+// This code is alone in its file, because autograd's headers take as long to compile as everything else together.
 #include "backward.h"
 
 #include <ATen/SequenceNumber.h>
@@ -19,13 +19,13 @@
 namespace um::hooks {
 namespace {
 
-// Autograd numbers the nodes of a thread in the order in which forward makes them. So one entry for each change of
-// module is enough to find the module of any node, and forward ops cost nothing.
+// Autograd numbers the nodes of a thread in the order in which forward makes them. One entry for each change of module
+// is enough to find the module of any node, so forward ops cost nothing.
 struct Change {
   uint64_t first_sequence;
   uint32_t module;
 };
-constexpr size_t kMostChanges = size_t{1} << 16;  // some eighty steps of BERT-Large; older nodes belong to no module
+constexpr size_t kMostChanges = size_t{1} << 16;  // about 80 steps of BERT-Large; older nodes have no module
 
 std::mutex changes_lock;
 std::unordered_map<uint64_t, std::vector<Change>>& changes_by_thread() {
@@ -63,7 +63,7 @@ uint32_t module_at(uint64_t thread, uint64_t sequence) {
 BackwardNode current_backward_node() {
   const auto node = torch::autograd::get_current_node();
   if (!node) return {false, 0};
-  // A module that runs now (recomputation under activation checkpointing) is closer than the one that made the node.
+  // A module that runs now (recomputation by activation checkpointing) is closer than the one that made the node.
   if (current_module != 0) return {true, current_module};
   thread_local struct {
     uint64_t thread = 0, sequence = 0;
@@ -84,7 +84,7 @@ uint32_t set_forward_module(uint32_t module) {
 uint32_t forward_module() { return current_module; }
 
 void forget_forward_modules() {
-  // A forked child gets here too, and the lock's owner may be a thread that stayed with the parent.
+  // A forked child calls this too, and its copy of the lock may be held by a thread of the parent.
   const std::unique_lock<std::mutex> lock(changes_lock, std::try_to_lock);
   if (lock.owns_lock()) changes_by_thread().clear();
 }

@@ -1,16 +1,15 @@
-// What the ops of torch.distributed are given is held until their work has ended: see collectives.cpp.
+// Holds the tensors of torch.distributed's ops on the device until the ops' work has ended (collectives.cpp).
 #pragma once
 
 namespace um::hooks {
 
-// For the life of the process; where nothing is in memory of ours they only pass through.
+// Registers this for the life of the process. Ops without our memory pass through.
 void hold_for_collectives();
 
-// Work of which nobody can be told that it has ended is asked here whether it has. A few instructions where there is
-// none.
+// Polls work that cannot notify when it has ended. It takes a few instructions if there is none.
 void ask_for_ended_work();
 
-// Waits for work that is going on, so that what it holds may leave. False: there is none that can be waited for.
+// Waits for running work, so that its tensors can be evicted. Returns false if there is none to wait for.
 bool wait_for_work();
 
 }  // namespace um::hooks

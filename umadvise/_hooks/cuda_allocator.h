@@ -1,4 +1,4 @@
-// The functions given to torch's CUDA allocator: see cuda_allocator.cpp.
+// The functions given to torch's CUDA allocator (cuda_allocator.cpp).
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -7,19 +7,19 @@
 
 namespace um::hooks {
 
-// Whether the routes mean a CUDA device now. The CPU allocator then routes nothing.
+// Returns whether routes lead to a CUDA device now. The CPU allocator then routes nothing.
 bool serves_cuda();
 
-// Tells the core which stream this thread's ops are given to: on the device that is served torch's current one, else
-// none but the calling thread itself. Throws CoreError.
+// Sets the stream to which the core orders this thread's ops: torch's current stream on the served device, else none.
+// Throws CoreError.
 void announce_stream();
 
-// Memory that torch's CUDA allocator gave out, of which `torchs` is the deleter, is about to move: from now on our own
-// deleter is to free it. Called with the device's lock held. False: it cannot be.
+// Called before memory of torch's CUDA allocator, with the deleter `torchs`, moves: from now on our own deleter frees
+// it. The device's lock is held. Returns false if that is impossible.
 bool take_over(void* block, c10::DeleterFnPtr torchs) noexcept;
-// It has moved; with the lock held.
+// Called after it has moved, with the lock held.
 void note_move(const void* from, const void* to) noexcept;
-// The deleter of such memory.
+// Frees memory that has moved.
 void free_moved(void* block);
 
 }  // namespace um::hooks

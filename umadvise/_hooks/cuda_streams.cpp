@@ -9,15 +9,15 @@
 namespace um::hooks {
 namespace {
 
-// torch/csrc/inductor/aoti_torch/c/shim.h: part of torch's stable C ABI, in the library of its CUDA half. Not linked,
-// as builds without CUDA have no such library.
+// A function of torch's stable C ABI (torch/csrc/inductor/aoti_torch/c/shim.h), in the library of its CUDA part. It is
+// not linked, because builds without CUDA do not have this library.
 using CurrentStream = int32_t (*)(int32_t ordinal, void** stream);
 constexpr char kLibrary[] = "libtorch_cuda.so";
 constexpr char kSymbol[] = "aoti_torch_get_current_cuda_stream";
 
 std::atomic<CurrentStream> found{nullptr};
 
-// nullptr: a torch without CUDA, which launches nothing there.
+// Returns nullptr for a torch without CUDA, which launches no kernels.
 CurrentStream find() {
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;

@@ -1,11 +1,11 @@
-// The stream that torch gives a thread's CUDA kernels to.
+// Finds the stream to which torch gives a thread's CUDA kernels.
 #pragma once
 
 #include <cstdint>
 
 namespace um::hooks {
 
-// As the driver knows it; nullptr is the legacy one. Throws CoreError when torch does not tell.
+// Returns the driver's handle; nullptr: the legacy stream. Throws CoreError if torch does not report it.
 void* current_cuda_stream(int32_t ordinal);
 
 }  // namespace um::hooks

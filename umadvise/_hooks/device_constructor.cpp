@@ -1,8 +1,9 @@
-// torch.device(0) and torch.device(device), as code that was written for a GPU means them.
+// Makes torch.device(0) and torch.device(device) mean what code written for a GPU expects.
 //
-// torch looks an index up at the accelerator of its build, of which the CPU's has none, and fails. And it makes a new
-// object of a device, although Python tells the emulated device from the CPU by an object's identity. The class itself
-// cannot be replaced: C++, TorchScript and annotations know it by its identity. So its constructor is, the slot tp_new.
+// torch looks an index up for the accelerator of its build, and a CPU build has none. It also makes a new object for a
+// given device, although Python distinguishes the emulated device from the CPU by the object's identity. The class
+// itself cannot be replaced, because C++, TorchScript and annotations know it by identity. So its constructor is
+// replaced: the slot tp_new.
 #include "hooks.h"
 #include "python_tensors.h"
 
@@ -24,7 +25,7 @@ namespace {
 using Constructor = void* (*)(void* type, void* arguments, void* named);
 
 constexpr int kTpNew = 65;     // Py_tp_new of CPython's typeslots.h, which is stable
-constexpr size_t kWords = 64;  // more than stand before tp_new in the type of any build of Python
+constexpr size_t kWords = 64;  // more than precede tp_new in the type of any build of Python
 Constructor torchs = nullptr;
 
 bool is_index(void* object) {

@@ -1,4 +1,4 @@
-// From exceptions to codes, and from the core's codes to torch's exceptions.
+// Converts exceptions to codes, and the core's codes to torch's exceptions.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -11,7 +11,7 @@
 
 namespace um::hooks {
 
-// The message behind um_hooks_last_error of this thread.
+// The message of um_hooks_last_error for this thread.
 inline thread_local std::string last_error;
 
 // A failed call of the core, with its message.
@@ -23,7 +23,7 @@ inline void check_core(um_status status) {
   if (status != UM_OK) throw CoreError{status, um_last_error()};
 }
 
-// Runs a body at the C ABI.
+// Runs a function behind the C ABI, and returns its exceptions as codes.
 template <class Body>
 um_status guarded(Body&& body) noexcept {
   try {
@@ -44,15 +44,15 @@ um_status guarded(Body&& body) noexcept {
   }
 }
 
-// Throws what torch's users expect of a failed call of the core, or of these hooks: torch.OutOfMemoryError, in the
-// words that programs look for to try again with less (see umadvise/torch_seam/out_of_memory.py), or RuntimeError.
+// Throws the exception that torch's users expect: torch.OutOfMemoryError with the words by which programs recognize
+// that they should try with less (umadvise/torch_seam/out_of_memory.py), or RuntimeError.
 inline void throw_as_torch(um_status status, const std::string& message) {
   if (status == UM_OK) return;
   const bool out_of_memory = status == UM_OUT_OF_DEVICE_MEMORY || status == UM_OUT_OF_HOST_MEMORY;
   TORCH_CHECK_WITH(OutOfMemoryError, !out_of_memory, "CUDA out of memory. umadvise: ", message);
   TORCH_CHECK(false, message);
 }
-// The message is asked for here, as arguments are evaluated in any order: it is there after the call.
+// The message is read here, after the call: a caller's arguments would be evaluated in any order.
 inline void throw_as_torch(um_status status, const char* (*message)() = um_last_error) {
   if (status != UM_OK) throw_as_torch(status, std::string(message()));
 }

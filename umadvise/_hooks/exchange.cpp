@@ -1,6 +1,6 @@
-// Tensors that leave torch through DLPack's exchange API for C (dlpack.h since 1.2): a table of functions, which
-// libraries such as TVM's foreign functions find on the class of tensors and call without Python. So they are replaced
-// in the table itself, for good: what is no memory of ours passes.
+// Pins tensors that are exported through DLPack's exchange API for C (dlpack.h from 1.2 on): a table of functions that
+// libraries such as TVM's foreign functions find on the class of tensors, and call without Python. So the functions are
+// replaced in the table itself, for the life of the process. Tensors in other memory pass through.
 #include <cstdint>
 
 #include "accesses.h"
@@ -12,7 +12,7 @@
 namespace um::hooks {
 namespace {
 
-// As dlpack.h has it, with the tensors that are given back as void*.
+// The table of dlpack.h, in which returned tensors are void*.
 struct ExchangeApi {
   struct {
     uint32_t major, minor;
@@ -27,9 +27,10 @@ constexpr uint32_t kMajor = 1;
 
 ExchangeApi torchs{};
 
-// Whoever has the address may use it at any time. Within an op that already holds its tensors nothing moves.
-bool stays(void* object) {
-  if (!is_tensor(object) || inside_op()) return true;  // what it is instead is for torch to say
+// Pins a tensor, whose address may be used at any time from now on. Returns false with an error of Python's. An op that
+// already holds its tensors needs no pin.
+bool pin(void* object) {
+  if (!is_tensor(object) || inside_op()) return true;  // torch reports an error for other objects
   c10::StorageImpl* const storage = storage_of_ours(*implementation_of(object));
   if (storage == nullptr) return true;
   um_status status = UM_OK;
@@ -43,10 +44,10 @@ bool stays(void* object) {
 }
 
 int managed_tensor_from_object(void* object, void** out) {
-  return stays(object) ? torchs.managed_tensor_from_object(object, out) : -1;
+  return pin(object) ? torchs.managed_tensor_from_object(object, out) : -1;
 }
 
-int tensor_from_object(void* object, void* out) { return stays(object) ? torchs.tensor_from_object(object, out) : -1; }
+int tensor_from_object(void* object, void* out) { return pin(object) ? torchs.tensor_from_object(object, out) : -1; }
 
 }  // namespace
 }  // namespace um::hooks

@@ -1,9 +1,9 @@
-// Functions of C++ extensions, which reach memory by `data_ptr<T>()`, in no op of torch's. What takes such a function's
-// place is a builtin of Python's as well, as pybind11 looks at what it finds under a name, and as nothing of Python's
-// may come between what holds tensors and what lets go of them.
+// Calls of C++ extensions, which access memory through `data_ptr<T>()` and are no ops of torch. The replacement of such
+// a function is a Python builtin too: pybind11 checks what it finds under a name, and no Python code may run between
+// holding tensors and releasing them.
 //
-// A call is told of as two ops, one before it and one behind it, that write all it is given, and one more for each
-// tensor that it gives back. In between what it is given stays where it is. Ops of torch's inside are ops of their own.
+// A call is reported as two ops, one before it and one after it, that write all of its tensors, and as one more op for
+// each tensor that it returns. In between its tensors are pinned. Ops of torch inside the call are ops of their own.
 #include <ATen/core/grad_mode.h>
 
 #include <map>
@@ -20,10 +20,10 @@
 namespace um::hooks {
 namespace {
 
-// What a function is made of: a tuple in Python.
+// The parts of a function: a tuple in Python.
 enum Part : ptrdiff_t { kOriginal, kName, kPrepare, kTensorsIn, kOutOfMemory };
 
-// PyMethodDef, of Python's stable ABI.
+// PyMethodDef of Python's stable ABI.
 struct MethodDefinition {
   const char* name;
   void* (*function)(void* self, void* arguments, void* named);
@@ -32,7 +32,7 @@ struct MethodDefinition {
 };
 constexpr int kWithKeywords = 0x0001 | 0x0002;  // METH_VARARGS | METH_KEYWORDS
 
-// Owned.
+// An owned reference.
 class Reference {
  public:
   explicit Reference(void* object) : object_(object) {}
@@ -48,7 +48,7 @@ class Reference {
   void* object_;
 };
 
-// The error of Python's that is set, taken out meanwhile.
+// Sets the pending error of Python aside while it lives.
 class PutAside {
  public:
   PutAside() { PyErr_Fetch(&type_, &value_, &trace_); }
@@ -60,7 +60,7 @@ class PutAside {
   void *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
 };
 
-// Ends the op that has begun.
+// Ends the region that has begun.
 class Region {
  public:
   explicit Region(um_device* device) : device_(device) {}
@@ -78,7 +78,7 @@ class Region {
 
 using Tensors = std::vector<c10::intrusive_ptr<c10::TensorImpl>>;
 
-// The tensors of a list of Python's.
+// Returns the tensors of a Python list.
 Tensors tensors_of(void* list) {
   Tensors found;
   each_tensor_of(list, [&](const c10::TensorImpl& tensor, uint32_t, bool) {
@@ -87,7 +87,7 @@ Tensors tensors_of(void* list) {
   return found;
 }
 
-// What one call holds, from its first op to its second.
+// Holds the tensors of one call, from its first op to its second.
 class Held {
  public:
   explicit Held(uint32_t name) : name_(name) {}
@@ -95,14 +95,14 @@ class Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
-  // Nothing is held where it fails.
+  // Holds nothing if it fails.
   um_status begin(const Tensors& given) {
     const um_status status = tell(given, Told::holds);
     if (status != UM_OK) release();
     return status;
   }
-  // What was given is on the device and is not refused. What was made need not fit at once, so each has an op of its
-  // own, and the call has succeeded, whatever becomes of that.
+  // The call's tensors are on the device, so they are not refused. Its results need not fit at once, so each has an op
+  // of its own. The call has succeeded even if that fails.
   um_status end(const Tensors& given, const Tensors& made) {
     const um_status status = tell(given, Told::given);
     for (const auto& each : made) static_cast<void>(tell({each}, Told::made));
@@ -110,7 +110,7 @@ class Held {
   }
   void release() noexcept {
     for (const Export& each : std::exchange(exports_, {})) {
-      // With other memory the old one's exports have ended.
+      // If the storage has other memory now, the exports of the old memory have ended.
       if (address_of(*each.storage.unsafeGetStorageImpl()) == each.address && um_owns(each.address) != 0) {
         static_cast<void>(um_export_release(each.address));
       }
@@ -124,7 +124,7 @@ class Held {
     const char* address;
   };
 
-  // An op that writes all of them.
+  // Reports an op that writes all tensors.
   um_status tell(const Tensors& tensors, Told what) noexcept {
     um_status status = UM_OK;
     const um_status failed = guarded([&] {
@@ -148,7 +148,7 @@ class Held {
     return failed != UM_OK ? failed : status;
   }
 
-  // While an op that was given it runs, so that nobody moves it meanwhile. Throws what torch throws.
+  // Called while an op with this tensor runs, so that the tensor does not move meanwhile. Throws as torch does.
   void hold(const c10::TensorImpl& tensor) {
     c10::StorageImpl* const storage = storage_of_ours(tensor);
     if (storage == nullptr) return;
@@ -156,7 +156,7 @@ class Held {
     const um_status status = um_export(exports_.back().address);
     if (status == UM_OK) return;
     exports_.pop_back();
-    if (status != UM_UNSUPPORTED) throw_as_torch(status);  // else it does not move
+    if (status != UM_UNSUPPORTED) throw_as_torch(status);  // otherwise it does not move
   }
 
   const uint32_t name_;
@@ -200,8 +200,8 @@ void* call(void* self, void* arguments, void* named) {
   return status == UM_OK ? result.release() : raise(self, status);
 }
 
-// Builtins refer to it for as long as they live, which may be longer than the session that made them. So there is one
-// for each name with its documentation, whatever the number of sessions. Python's lock is held.
+// Builtins refer to their definition for life, which may be longer than the session that made them. So there is one
+// definition for each name and documentation, however many sessions there are. Python's lock is held.
 MethodDefinition* definition_of(const char* name, const char* documentation) {
   static auto* const all = new std::map<std::pair<std::string, std::string>, MethodDefinition>;
   const auto [place, is_new] = all->try_emplace({name, documentation});

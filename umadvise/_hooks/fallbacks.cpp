@@ -14,7 +14,7 @@ struct Fallbacks {
   uint32_t most_name = 0;
 };
 
-// Never destroyed: ops end after every static.
+// It is never destroyed, because ops may end after static objects have.
 Fallbacks& fallbacks() {
   static auto* const all = new Fallbacks;
   return *all;

@@ -1,4 +1,4 @@
-// Whether an operator's nested calls make tensors that outlive the op, learned from its runs.
+// Learns from an operator's runs whether its nested calls make tensors that outlive the op.
 #pragma once
 
 #include <array>
@@ -7,10 +7,13 @@
 
 namespace um::hooks {
 
-// Runs are told apart by their situation: what autograd's decision to clone an operand depends on. A situation is
-// watched until two runs in a row have kept nothing, and again once a run has kept something. For example, `mul_`
-// clones its first operand where the second one needs a gradient, and never does otherwise: the first situation is
-// watched in every run, the second one in two runs. Any thread may call it.
+// Runs are distinguished by their situation: the conditions for autograd's decision to clone an operand. A situation is
+// watched until two runs in a row have kept nothing, and again once a run has kept something.
+//
+// Example: `mul_` clones its first operand if the second one needs a gradient, and only then. The former situation is
+// watched in every run, the latter in two runs.
+//
+// Thread-safe.
 class NestedHistory {
  public:
   static constexpr uint32_t kSituations = 17;

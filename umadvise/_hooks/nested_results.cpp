@@ -16,13 +16,13 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-// Torch never includes this key and registers no kernel for it. It lies above autograd, which clones what an in-place
-// op overwrites through the dispatcher. While a Python mode's or subclass's handler runs, torch excludes the key, so
-// nothing is observed there.
+// Torch never includes this key, and registers no kernel for it. It is above autograd, which clones what an in-place op
+// overwrites through the dispatcher. While the handler of a Python mode or subclass runs, torch excludes the key, so
+// nested calls are not observed there.
 constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericWrapper;
 constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
 
-thread_local NestedResults* watching = nullptr;  // needs no destructor: it is a local variable of `run_op`
+thread_local NestedResults* watching = nullptr;  // needs no destructor: it points to a local variable of `run_op`
 
 void observe(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
   op.redispatchBoxed(keys & kBelow, stack);
@@ -36,7 +36,8 @@ bool needs_gradient(const c10::IValue& value) {
   return std::any_of(elements.begin(), elements.end(), needs_gradient);
 }
 
-// Which operands need a gradient, where autograd may clone one of them. The fourth stands for all that follow.
+// Returns which operands need a gradient if autograd may clone one of them. The fourth bit stands for all later
+// operands.
 uint32_t situation_of(const OperatorInfo& info, const torch::jit::Stack& stack, bool differentiates) {
   if (!differentiates) return 0;
   if (!info.in_place) return 1;

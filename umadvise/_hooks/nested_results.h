@@ -1,9 +1,9 @@
 // Storages that an op makes in nested calls of other operators, and that outlive the op without being among its
-// results: autograd's clone of a value that an in-place op overwrites, what a saved-tensor hook packs, what a custom
-// operator keeps. The core is shown them like results, so they have an owner and can be evicted.
+// results: autograd's clone of a value that an in-place op overwrites, a tensor that a saved-tensor hook packs, or one
+// that a custom operator keeps. They are shown to the core like results, so they have an owner and can be evicted.
 //
-// Boxed fallbacks of two other keys observe nested calls. They make each of those cost a boxed call, so a key is
-// included only in the ops that NestedHistory or a saved-tensor hook gives a reason to watch.
+// Boxed fallbacks of two other keys observe nested calls. They make each nested call a boxed call, so a key is included
+// only in ops that NestedHistory or a saved-tensor hook gives a reason to watch.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -17,11 +17,10 @@
 
 namespace um::hooks {
 
-// For the life of the process.
+// Registers the fallback for the life of the process.
 void register_nested_fallback();
 
-// Watches the op that is about to run in this thread, from construction to the end of its life, where that is expected
-// to find something.
+// Watches the op that is about to run in this thread while it lives, if it is expected to keep something.
 class NestedResults {
  public:
   NestedResults(const OperatorInfo& info, const torch::jit::Stack& arguments) noexcept;
@@ -31,9 +30,9 @@ class NestedResults {
 
   // The last values of the stack are the results of a nested call that has ended.
   void note(size_t result_count, const torch::jit::Stack& stack);
-  // Appends the storages that are alive to the op's results, but for those of its operands.
+  // Appends the storages that are alive to the op's results, except those of its operands.
   void append_to(ShownList& outputs, const AccessList& operands);
-  // `unseen`: allocations that outlive the op, and that no storage was shown for.
+  // `unseen`: how many allocations outlive the op for which no storage was shown.
   void end(uint32_t unseen) noexcept;
 
  private:
@@ -46,7 +45,7 @@ class NestedResults {
 
   NestedHistory& history_;
   const uint32_t situation_;
-  const bool hooked_;  // a saved-tensor hook packs what autograd saves: it may keep anything
+  const bool hooked_;  // a saved-tensor hook packs what autograd saves, and may keep any tensor
   const bool watched_;
   bool kept_ = false;
   const uint64_t allocations_before_;

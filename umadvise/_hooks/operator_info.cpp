@@ -14,18 +14,18 @@
 namespace um::hooks {
 namespace {
 
-// Operators whose schemas do not say what they do to memory (torch 2.9 to 2.13,
+// Operators whose schemas do not say how they access memory (torch 2.9 to 2.13,
 // aten/src/ATen/native/native_functions.yaml).
 constexpr std::array<std::string_view, 7> kCreations = {
     "aten::empty",     "aten::empty_like",        "aten::empty_strided", "aten::empty_permuted",
     "aten::new_empty", "aten::new_empty_strided", "aten::set_"};
-// They copy what their storage holds, beyond the tensor too, to where it is larger.
+// These copy all bytes of their storage, also beyond the tensor, to a larger storage.
 constexpr std::array<std::string_view, 2> kResizes = {"aten::resize_", "aten::resize_as_"};
 constexpr std::array<std::string_view, 9> kUnannotatedBystanders = {
     "aten::_unsafe_view",      "aten::unsafe_split",  "aten::unsafe_split_with_sizes",
     "aten::_fused_sdp_choice", "aten::is_same_size",  "aten::is_pinned",
     "aten::is_set_to",         "aten::record_stream", "aten::_has_same_storage_numel"};
-// Their `self` gives a shape, no values.
+// These read only the shape of their `self`.
 constexpr std::array<std::string_view, 9> kShapeReaders = {"aten::ones_like", "aten::zeros_like", "aten::full_like",
                                                            "aten::rand_like", "aten::randn_like", "aten::randint_like",
                                                            "aten::new_zeros", "aten::new_ones",   "aten::new_full"};
@@ -49,7 +49,8 @@ constexpr std::array<SilentWrite, 17> kSilentWrites = {{
     {"aten::batch_norm_gather_stats_with_counts", "running_var", Write::always},
     {"aten::_cudnn_rnn", "dropout_state", Write::when_training},  // a generator's state, which advances
     {"aten::miopen_rnn", "dropout_state", Write::when_training},
-    {"aten::mkldnn_rnn_layer_backward", "workspace", Write::always},  // their backward works in what forward left
+    {"aten::mkldnn_rnn_layer_backward", "workspace",
+     Write::always},  // the backward uses the forward's buffer as workspace
     {"aten::_cudnn_rnn_backward", "reserve", Write::always},
     {"aten::miopen_rnn_backward", "reserve", Write::always},
 }};
@@ -81,11 +82,11 @@ bool is_in(const c10::OperatorHandle& op, std::string_view library) {
   return op.operator_name().name.rfind(library, 0) == 0;
 }
 
-// Whether an operator's schema can be believed about what it writes. torch's own kernels are searched for what their
-// schemas keep quiet about (tools/find_silent_writes.py). Elsewhere a schema without any alias is as often one that
-// nobody thought about, or that was inferred from a C++ function, as a promise: c10d::allreduce_ has none. So there it
-// takes an alias somewhere, or the tag with which an author says that the schema is right, as whoever calls
-// torch.library.custom_op(mutates_args=...) does; and not even that for a name that ends as those of writing ops do.
+// Returns whether an operator's schema is complete about writes. torch's own kernels were searched for writes that
+// their schemas omit (tools/find_silent_writes.py). Elsewhere a schema without aliases is no promise: it may have been
+// written without thought, or inferred from a C++ function, as that of c10d::allreduce_. So other schemas need an
+// alias, or the tag with which an author asserts that the schema is right, as torch.library.custom_op(mutates_args=...)
+// sets it. A name that ends as those of writing ops do overrules the tag.
 bool says_what_it_writes(const c10::OperatorHandle& op) {
   const auto annotated = [](const c10::Argument& argument) { return argument.alias_info() != nullptr; };
   const c10::FunctionSchema& schema = op.schema();
@@ -101,12 +102,12 @@ Kind kind_of(const c10::OperatorHandle& op) {
   if (contains(kResizes, name)) return Kind::operation;
   const bool has_tensors = any_may_hold_tensors(schema.arguments()) || any_may_hold_tensors(schema.returns());
   if (!has_tensors) return Kind::untouching;
-  if (!is_in(op, "aten::")) return Kind::operation;  // one that returns an alias may have read it first
+  if (!is_in(op, "aten::")) return Kind::operation;  // an op that returns an alias may have read it first
   if (returns_view(schema) || op.hasTag(at::Tag::inplace_view)) return Kind::untouching;
   return contains(kUnannotatedBystanders, name) ? Kind::untouching : Kind::operation;
 }
 
-// Schemas of c10d have no aliases, but their arguments have names.
+// Schemas of c10d have no aliases, but their arguments have telling names.
 bool is_read_by_collective(std::string_view op, const c10::Argument& argument) {
   return op == "c10d::send" || op == "c10d::barrier" || argument.name().rfind("input", 0) == 0;
 }
@@ -160,8 +161,8 @@ std::unique_ptr<OperatorInfo> derive(const c10::OperatorHandle& op) {
   return info;
 }
 
-// Keyed by the schema's address, which is the operator's own until it is deregistered; `generation` tells the threads'
-// caches when that happened.
+// The key is the schema's address, which belongs to the operator until it is deregistered. A new `generation` then
+// invalidates the threads' caches.
 class Table {
  public:
   const OperatorInfo& find(const c10::OperatorHandle& op) {
@@ -193,7 +194,7 @@ class Deregistrations final : public c10::OpRegistrationListener {
   }
 };
 
-// Neither the table nor its listener is ever destroyed: ops may run while the process ends.
+// The table and its listener are never destroyed, because ops may run while the process ends.
 Table& table() {
   static auto* const infos = [] {
     static auto* const listening = new c10::RegistrationHandleRAII(
@@ -210,7 +211,7 @@ struct CachedInfo {
 };
 constexpr int kCacheBits = 9;  // 512 entries; a training step uses under a hundred operators
 
-size_t cache_index(const c10::FunctionSchema* schema) {  // Fibonacci hashing: addresses share their low bits
+size_t cache_index(const c10::FunctionSchema* schema) {  // Fibonacci hashing, because addresses share their low bits
   return (reinterpret_cast<uint64_t>(schema) * uint64_t{0x9E3779B97F4A7C15}) >> (64 - kCacheBits);
 }
 

@@ -1,4 +1,4 @@
-// What the interposer needs to know about an operator, derived once from its schema and its registered kernels.
+// The properties of an operator that the interposer needs, derived once from its schema and its kernels.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,8 +12,8 @@
 namespace um::hooks {
 
 enum class Kind : uint8_t {
-  untouching,  // views, questions about shapes, no tensors at all: the guard never hears of it
-  creation,    // makes memory and touches no byte
+  untouching,  // views, queries of shapes, ops without tensors: the guard is not called
+  creation,    // allocates memory and touches no byte
   operation,   // reads and writes
 };
 
@@ -22,19 +22,19 @@ enum class Write : uint8_t { never, always, when_training };
 struct TensorArgument {
   uint32_t index;
   Write write;
-  bool whole_storage;  // also what no element of the tensor reaches
+  bool whole_storage;  // includes bytes that no element of the tensor reaches
 };
 
 struct OperatorInfo {
   uint32_t name;  // interned
   Kind kind;
-  bool composite_on_cpu, composite_on_cuda;  // its only kernel there is a sequence of other operators
+  bool composite_on_cpu, composite_on_cuda;  // its only kernel there calls other operators
   uint32_t argument_count, return_count;
-  uint32_t training_argument;  // meaningful where an argument is written when_training
-  bool in_place;               // it overwrites an argument that autograd may need: all but `out=`
+  uint32_t training_argument;  // meaningful if an argument is written when_training
+  bool in_place;               // it overwrites an argument that autograd may need, other than `out=`
   SplitRule split;
-  std::vector<TensorArgument> tensors;  // those that may hold tensors or lists of tensors
-  std::vector<uint32_t> shapes;         // likewise, but only their shapes are asked for
+  std::vector<TensorArgument> tensors;  // arguments that may hold tensors or lists of tensors
+  std::vector<uint32_t> shapes;         // such arguments of which only the shape is read
   mutable NestedHistory nested;         // learned while the operator runs
 
   bool composite(c10::DispatchKeySet keys) const {
@@ -42,7 +42,7 @@ struct OperatorInfo {
   }
 };
 
-// The reference stays valid as long as the operator is registered. A few instructions after the first call of a thread.
+// The reference is valid while the operator is registered. After a thread's first call this takes a few instructions.
 const OperatorInfo& operator_info(const c10::OperatorHandle& op);
 
 }  // namespace um::hooks

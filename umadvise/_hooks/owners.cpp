@@ -1,8 +1,8 @@
-// Storages as owners of memory of ours: they show its address to all tensors on them, and are told of another one.
+// Storages as owners of our memory: they show its address to all tensors on them, and can be re-pointed.
 //
-// What the core keeps of a storage is a weak reference, as the address of its StorageImpl. Other threads may let go of
-// the storage at any time, so it is re-pointed under a strong reference. That may be the last one in the end, and then
-// frees memory: it is dropped once the device's lock has been released.
+// The core keeps a weak reference to a storage: the address of its StorageImpl. Other threads may drop the storage at
+// any time, so it is re-pointed under a strong reference. If that turns out to be the last one, dropping it frees
+// memory, so it is dropped only after the device's lock has been released.
 #include "owners.h"
 
 #include <c10/core/StorageImpl.h>
@@ -24,13 +24,14 @@ struct Held {
   Strong storage;
   Held* next;
 };
-thread_local Held* held = nullptr;  // needs no destructor: frees come after thread-local objects are gone
+thread_local Held* held =
+    nullptr;  // needs no destructor, because memory is freed after thread-local objects have ended
 
-// How a storage holds memory of ours.
+// The ways in which a storage holds our memory.
 enum class Holding : uint8_t { in_no_known_way, by_address, in_succession, by_torchs_allocator };
 
-// `address`: of an allocation of ours, at its start. A lazy copy (copy on write) has a deleter of torch's, and whoever
-// shares memory with others one of theirs.
+// `address` is the start of an allocation of ours. A lazy copy (copy on write) has a deleter of torch, and memory that
+// is shared with other libraries has one of theirs.
 Holding holding(c10::StorageImpl& storage, const void* address) {
   const c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (data.get() != address || storage.sym_nbytes().is_heap_allocated()) return Holding::in_no_known_way;
@@ -55,7 +56,7 @@ bool move(c10::StorageImpl& storage, const void* from, void* to) {
   }
   if (how == Holding::by_torchs_allocator && !take_over(data.get(), data.get_deleter())) return false;
   const c10::Device device = data.device();
-  static_cast<void>(data.release_context());  // a move frees nothing
+  static_cast<void>(data.release_context());  // a move frees no memory
   if (device.is_cpu()) {
     storage.set_data_ptr_noswap(owned_data(to));
   } else {
@@ -65,8 +66,8 @@ bool move(c10::StorageImpl& storage, const void* from, void* to) {
   return true;
 }
 
-// Torch takes Python's lock to refer to a storage that only its Python object refers to, and a thread that has that
-// lock may wait for the device's.
+// To refer to a storage that only its Python object refers to, torch takes Python's lock. A thread with Python's lock
+// may wait for the device's lock, so such a storage is not locked here.
 template <class Storage>
 bool is_pythons_alone(const Storage& storage, size_t references) {
   if constexpr (requires { storage.pyobj_slot()->load_pyobj(); }) {  // from torch 2.10 on
@@ -89,14 +90,14 @@ int32_t repoint(void* owner, const void* from, void* to) noexcept {
   held = keep;
   Weak weak = Weak::reclaim(storage);
   if (!is_pythons_alone(*storage, weak.use_count())) keep->storage = weak.lock();
-  static_cast<void>(weak.release());  // it is the core's
+  static_cast<void>(weak.release());  // this reference is the core's
   if (!keep->storage) return 0;       // its memory is about to be freed
   return move(*storage, from, to);
 }
 
 void forget(void* owner) noexcept { Weak::reclaim(static_cast<c10::StorageImpl*>(owner)); }
 
-// What is let go of may be the last reference to a storage, and so come here again.
+// A dropped reference may be the last one to a storage, whose free then calls this function again.
 void settle() noexcept {
   for (Held* each = std::exchange(held, nullptr); each != nullptr;) delete std::exchange(each, each->next);
 }
@@ -108,7 +109,7 @@ constexpr um_owner_functions kFunctions{remember, repoint, forget, settle};
 void own_storages() { um_owners_set(&kFunctions); }
 
 std::mutex& replacing_memory() {
-  static auto* const lock = new std::mutex;  // storages outlive every static
+  static auto* const lock = new std::mutex;  // storages outlive static objects
   return *lock;
 }
 

@@ -1,4 +1,4 @@
-// Storages as owners of memory of ours: see owners.cpp.
+// Storages as owners of our memory (owners.cpp).
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -7,13 +7,13 @@
 
 namespace um::hooks {
 
-// Lets the core change the addresses of what storages show, from now on.
+// Lets the core change the addresses that storages show, from now on.
 void own_storages();
 
-// Held while we give a storage other memory: none is re-pointed meanwhile. Nothing may be freed under it.
+// Held while a storage is given other memory, so that none is re-pointed meanwhile. No memory may be freed under it.
 std::mutex& replacing_memory();
 
-// Memory of ours together with what the storage held before it (storage.cpp); with `replacing_memory` held.
+// Our memory together with the memory that the storage held before (storage.cpp). `replacing_memory` is held.
 bool is_succession(const c10::DataPtr& data);
 void repoint_succession(c10::DataPtr& data, void* to);
 

@@ -12,7 +12,7 @@
 namespace um::hooks {
 namespace {
 
-// torch/csrc/autograd/python_variable.h: what follows an object's header.
+// The member after an object's header (torch/csrc/autograd/python_variable.h).
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 10
 using PythonsTensor = at::Tensor;
 const at::Tensor& tensor_in(const PythonsTensor& held) { return held; }

@@ -1,5 +1,5 @@
-// Tensors as Python has them. What is needed of Python is its stable ABI, declared here, and where its tensors keep
-// theirs: so one build still serves every Python that has this torch, without Python's headers.
+// Reads Python's tensors. It declares the functions of Python's stable ABI, and knows where Python's tensors keep
+// torch's. So one build serves every Python that has this torch, without Python's headers.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -24,7 +24,7 @@ void PyEval_RestoreThread(void* state);
 
 namespace um::hooks {
 
-// Other threads may run while the core waits; they may need Python for what it waits for.
+// Releases Python's lock while the core waits, because other threads may need Python for what the core waits for.
 class WithoutPython {
  public:
   WithoutPython() : state_(PyEval_SaveThread()) {}
@@ -36,7 +36,7 @@ class WithoutPython {
   void* state_;
 };
 
-// As um_hooks_python_set was told.
+// The arguments of um_hooks_python_set.
 struct PythonsClasses {
   void* tensor_class;
   void* parameter_class;
@@ -46,11 +46,11 @@ extern PythonsClasses python;
 
 void* class_of(const void* object);
 bool is_tensor(const void* object);
-// Of an object that is one.
+// Requires that the object is a tensor.
 const c10::TensorImpl* implementation_of(const void* object);
 
-// Calls `visit(const c10::TensorImpl&, uint32_t index, bool parameter)` for the tensors of a sequence, which keeps
-// them.
+// Calls `visit(const c10::TensorImpl&, uint32_t index, bool parameter)` for the tensors of a sequence, which keeps them
+// alive.
 template <class Visit>
 void each_tensor_of(void* sequence, const Visit& visit) {
   const ptrdiff_t count = PySequence_Size(sequence);

@@ -24,7 +24,7 @@ struct Region {
   }
 };
 
-thread_local um_device* guarding = nullptr;  // the region that runs
+thread_local um_device* guarding = nullptr;  // the device of the running region
 thread_local uint32_t guarded_name = 0;
 
 int32_t begin(const Region& region, void* inputs) {

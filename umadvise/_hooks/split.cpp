@@ -1,6 +1,6 @@
-// Whole-model ops take lists of every parameter, gradient or state, and need all of it on the device at once. Where
-// that is more than the limit, the op runs as several, each on as many consecutive elements as fit. Consecutive,
-// because a tensor that is in a list twice must be worked on in the same order as before.
+// Ops on whole models take lists of all parameters, gradients or states, and need all of them on the device at once. If
+// these exceed the limit, the op runs as several, each on as many consecutive elements as fit. They are consecutive
+// because a tensor that occurs twice in a list must be processed in the same order as before.
 #include "split.h"
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ namespace {
 std::atomic<uint64_t> limit_bytes{0};
 std::atomic<uint64_t> unit_bytes{1};
 
-// What a storage takes of the limit: allocations above half a unit have whole units, smaller ones parts of one
+// Returns what a storage takes of the limit: whole units if it is larger than half a unit, else parts of one
 // (csrc/memory/shared_chunks.h).
 uint64_t in_units(uint64_t bytes) {
   constexpr uint64_t kPartBytes = uint64_t{64} << 10, kMostParts = 64;
@@ -32,13 +32,13 @@ uint64_t in_units(uint64_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// A call whose lists are of one length.
+// A call whose lists have the same length.
 class Call {
  public:
   static std::optional<Call> of(const OperatorInfo& info, const torch::jit::Stack& stack) {
     Call call(info, stack);
     for (uint32_t index = 0; index < info.argument_count; ++index) {
-      if (!call.take(index)) return std::nullopt;  // torch has an error for that
+      if (!call.take(index)) return std::nullopt;  // torch reports an error for that
     }
     return call.length_ > 1 ? std::optional(std::move(call)) : std::nullopt;
   }
@@ -59,7 +59,7 @@ class Call {
     }
   }
 
-  // The same call on the elements from `begin` to before `end`.
+  // Returns the same call on the elements from `begin` to before `end`.
   torch::jit::Stack part(size_t begin, size_t end) const {
     torch::jit::Stack part(arguments_.begin(), arguments_.end());
     for (const uint32_t index : lists_) {
@@ -73,7 +73,8 @@ class Call {
     return part;
   }
 
-  // Memory that the op makes for an element; never too little. Whole numbers may become floating-point ones.
+  // Returns an upper bound of the memory that the op allocates for an element. Integers may become floating-point
+  // numbers.
   uint64_t made_bytes(size_t element) const {
     if (!makes_tensors_) return 0;
     uint64_t most = 0;
@@ -98,7 +99,7 @@ class Call {
     }
     if (!argument.isList()) return true;
     const size_t length = argument.toListRef().size();
-    if (length == 0) return true;  // a state that this call has not
+    if (length == 0) return true;  // a state that this call does not have
     if (length_ == 0) length_ = length;
     lists_.push_back(index);
     return length == length_;
@@ -111,7 +112,7 @@ class Call {
   size_t length_ = 0;
 };
 
-// Autograd makes one node for a list; several would add up the gradients in another order.
+// Autograd makes one node for a list. Several nodes would sum gradients in another order.
 bool autograd_records(const Call& call) {
   if (!c10::GradMode::is_enabled()) return false;
   bool records = false;
@@ -121,7 +122,7 @@ bool autograd_records(const Call& call) {
   return records;
 }
 
-// What a part of a list needs on the device. Tensors on one storage need it once.
+// The device memory that a part of a list needs. Tensors on one storage need it once.
 class WorkingSet {
  public:
   explicit WorkingSet(const Call& call) : call_(call) { clear(); }
@@ -150,7 +151,7 @@ class WorkingSet {
   uint64_t bytes_ = 0;
 };
 
-// Where the parts end: each takes as many elements as fit, and at least one.
+// Returns the ends of the parts. Each part has as many elements as fit, and at least one.
 std::vector<size_t> ends_of_parts(const Call& call, uint64_t limit) {
   std::vector<size_t> ends;
   WorkingSet part(call);
@@ -166,8 +167,8 @@ std::vector<size_t> ends_of_parts(const Call& call, uint64_t limit) {
   return ends;
 }
 
-// What torch looks at, in all elements at once, to decide whether its one kernel for whole lists will do or the op runs
-// tensor by tensor (ATen/native/ForeachUtils.h, can_use_fast_route).
+// Returns what torch checks, for all elements at once, to decide between its kernel for whole lists and one op for each
+// tensor (ATen/native/ForeachUtils.h, can_use_fast_route).
 bool alike(const Call& call) {
   c10::SmallVector<const c10::TensorImpl*, 8> first, other;
   call.each_tensor_of(0, [&](const c10::TensorImpl& tensor) { first.push_back(&tensor); });
@@ -192,8 +193,8 @@ bool alike(const Call& call) {
   return true;
 }
 
-// A list that runs tensor by tensor must do so in parts too, which may be fit for the other kernel: its last bits
-// differ. That way is the kernel of no backend.
+// If a list runs tensor by tensor, so must its parts, although a part may qualify for the other kernel: that kernel's
+// last bits differ. Running tensor by tensor is the kernel without a backend.
 c10::DispatchKeySet keys_for_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call) {
   const bool can_choose = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   return can_choose && !alike(call) ? c10::DispatchKeySet() : keys;
@@ -225,9 +226,9 @@ bool run_in_parts(um_device* device, const c10::OperatorHandle& op, c10::Dispatc
   return true;
 }
 
-// A limit that leaves an op no half of itself for what it makes on its way becomes half of the room that there is. It
-// never grows again, so that steps are alike. Memory that the driver pages has units of a byte, and nothing in it
-// stays.
+// If the limit exceeds two thirds of the available memory, it becomes half of that memory, so that an op has as much
+// for temporary memory. It never grows again, so that steps are alike. Memory that the driver pages has units of one
+// byte, and none of it is pinned.
 uint64_t split_limit(um_device* device) noexcept {
   uint64_t limit = limit_bytes.load(std::memory_order_relaxed);
   um_swap_counters now{};
@@ -236,7 +237,7 @@ uint64_t split_limit(um_device* device) noexcept {
   const uint64_t room = now.budget_bytes - std::min(now.budget_bytes, now.pinned_bytes);
   if (limit / 2 * 3 <= room) return limit;
   const uint64_t tighter = std::min(limit, std::max(room / 2, unit_bytes.load(std::memory_order_relaxed)));
-  limit_bytes.compare_exchange_strong(limit, tighter, std::memory_order_relaxed);  // unless it was set meanwhile
+  limit_bytes.compare_exchange_strong(limit, tighter, std::memory_order_relaxed);  // unless the limit was set meanwhile
   return tighter;
 }
 

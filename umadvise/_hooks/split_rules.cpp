@@ -1,4 +1,4 @@
-// Which operators on lists do the same to an element whatever else is in the lists.
+// The operators on lists whose result for an element does not depend on the other elements.
 #include <algorithm>
 
 #include "split.h"
@@ -6,9 +6,9 @@
 namespace um::hooks {
 namespace {
 
-// What follows "aten::_foreach_" in the names of the operators, with and without a final "_", that do to each element
-// what the op of that name does to one tensor (torch 2.9 to 2.15, aten/src/ATen/native/native_functions.yaml). Not
-// among them is "mm": a kernel may group its products.
+// The names, after "aten::_foreach_" and without a final "_", of operators that do the same to each element as the op
+// of that name does to one tensor (torch 2.9 to 2.15, aten/src/ATen/native/native_functions.yaml). "mm" is not among
+// them, because a kernel may group its products.
 constexpr std::array<std::string_view, 48> kByElement = {
     "abs",   "acos", "add",    "addcdiv", "addcmul", "asin",       "atan",  "ceil",  "clamp_max", "clamp_min",
     "clone", "copy", "cos",    "cosh",    "div",     "erf",        "erfc",  "exp",   "expm1",     "floor",
@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 48> kByElement = {
     "mul",   "neg",  "norm",   "pow",     "powsum",  "reciprocal", "round", "rsqrt", "sigmoid",   "sign",
     "sin",   "sinh", "sqrt",   "sub",     "tan",     "tanh",       "trunc", "zero"};
 constexpr std::array<std::string_view, 3> kToNumbers = {"max", "norm", "powsum"};
-// The same of whole names. The last one also collects in `found_inf`, where what is found stays found.
+// Whole names of further such operators. The last one also accumulates in `found_inf`, which is never reset within it.
 constexpr std::array<std::string_view, 5> kOthersByElement = {"aten::_fused_adagrad_", "aten::_fused_adam_",
                                                               "aten::_fused_adamw_", "aten::_fused_sgd_",
                                                               "aten::_amp_foreach_non_finite_check_and_unscale_"};

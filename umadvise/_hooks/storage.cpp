@@ -1,5 +1,5 @@
-// Moving a live storage's bytes into our memory and back. Tensors find their data through the storage, so all of them,
-// with their offsets, follow when its data pointer changes.
+// Moves the bytes of a live storage into our memory, and back. Tensors find their data through the storage, so all of
+// them follow, with their offsets, when its data pointer changes.
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
@@ -23,11 +23,12 @@ c10::StorageImpl& checked(void* storage) {
   if (found.device_type() != c10::DeviceType::CPU) {
     throw CoreError{UM_UNSUPPORTED, "only storages of the CPU can be moved, this one is on " + found.device().str()};
   }
-  found.mutable_data();  // ends a lazy copy (copy on write): the storage has bytes of its own from here on
+  found.mutable_data();  // ends a lazy copy (copy on write): from here on the storage has bytes of its own
   return found;
 }
 
-// A storage's memory, together with what it held before that somebody outside torch may still use: all go together.
+// A storage's memory together with memory that it held before and that code outside of torch may still use. All of it
+// is freed together.
 struct Succession {
   c10::DataPtr present;
   std::vector<c10::DataPtr> former;
@@ -35,7 +36,7 @@ struct Succession {
 
 void end_succession(void* context) { delete static_cast<Succession*>(context); }
 
-// Asks the core about the storage's bytes: once more where another thread's allocation has moved them before the core
+// Asks the core about the storage's bytes, and repeats that if another thread's allocation moved them before the core
 // found them.
 template <class Ask>
 um_status asked(const c10::StorageImpl& storage, const Ask& ask) {
@@ -46,11 +47,10 @@ um_status asked(const c10::StorageImpl& storage, const Ask& ask) {
   }
 }
 
-// Puts `data` in the place of the storage's memory. Torch marks a storage that numpy shares, or whose memory somebody
-// else owns, as not resizable: that memory outlives the move. A block of ours does not; the caller moves none that is
-// exported.
+// Replaces the storage's memory by `data`. Torch marks a storage whose memory numpy shares, or other code owns, as not
+// resizable: that memory outlives the move. Our own memory does not, so the caller moves no exported block.
 void succeed(c10::StorageImpl& storage, c10::DataPtr data) {
-  c10::DataPtr replaced;  // freed when the lock has been released
+  c10::DataPtr replaced;  // freed after the lock has been released
   const std::lock_guard<std::mutex> lock(replacing_memory());
   auto* const before = storage.mutable_data_ptr().cast_context<Succession>(&end_succession);
   const bool shared = !storage.resizable() && um_owns(storage.data()) == 0;
@@ -63,8 +63,8 @@ void succeed(c10::StorageImpl& storage, c10::DataPtr data) {
     data = {address, succession.release(), &end_succession, c10::Device(c10::DeviceType::CPU)};
   }
   replaced = storage.set_data_ptr(std::move(data));
-  storage.set_allocator(installed_allocator());  // a later resize_ frees and allocates by the rules of ours
-  storage.set_resizable(true);                   // nobody shares the new memory
+  storage.set_allocator(installed_allocator());  // a later resize_ frees and allocates as our allocator does
+  storage.set_resizable(true);                   // the new memory is not shared
 }
 
 void adopt(c10::StorageImpl& storage, um_device* device, const um_placement& placement) {
@@ -95,7 +95,7 @@ bool is_succession(const c10::DataPtr& data) { return data.get_deleter() == &end
 
 void repoint_succession(c10::DataPtr& data, void* to) {
   auto* const succession = static_cast<Succession*>(data.release_context());
-  static_cast<void>(succession->present.release_context());  // a move frees nothing
+  static_cast<void>(succession->present.release_context());  // a move frees no memory
   succession->present = owned_data(to);
   data = {to, succession, &end_succession, data.device()};
 }

@@ -1,9 +1,14 @@
-// Orders streams where memory changes hands between them.
+// Orders streams when memory passes from one to another.
 //
-// A free returns at once, while the GPU may still work on the block, and the heap gives it to whoever asks next. Within
-// one stream that is in order; another stream must wait first. A block belongs to the stream that it was allocated for
-// (torch names it again at the free, as long as the block's address is the first one), and to those that record_stream
-// named. Blocks move with the lock of a device held: nothing is asked of the core under the lock here.
+// A free returns at once, although the GPU may still use the block, and the heap gives the block to the next request.
+// Within one stream this is in order; another stream must wait first. A block belongs to the stream for which it was
+// allocated (torch names that stream again at the free, while the block has its first address), and to those that
+// record_stream named. Blocks move with a device's lock held, so the core is not called under the lock of this class.
+//
+// Example: stream A allocates and frees a block. allocated(B) then calls wait(A) once. The next allocation for B calls
+// it only if A has freed memory since.
+//
+// Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -28,14 +33,14 @@ class StreamOrder {
     }
   };
 
-  // A stream works on a block that belongs to another one of the same device.
+  // Notes that a stream works on a block that belongs to another stream of the same device.
   void lend(const void* block, void* stream) {
     if (left_out(Wait::record_stream)) return;
     const std::lock_guard<std::mutex> lock(lock_);
     borrowers_[block].push_back(stream);
   }
 
-  // A block is about to move for the first time.
+  // Called before a block moves for the first time.
   void own(const void* block, Stream owner) {
     const std::lock_guard<std::mutex> lock(lock_);
     owners_.insert_or_assign(block, owner);
@@ -46,21 +51,21 @@ class StreamOrder {
     rename(borrowers_, from, to);
   }
 
-  // Before the heap gets the block back.
+  // Called before the heap gets the block back.
   void freed(const void* block, Stream owner) {
     const std::lock_guard<std::mutex> lock(lock_);
     note_free(block, owner);
   }
-  // One that has moved.
+  // The same for a block that has moved.
   void freed(const void* block) {
     const std::lock_guard<std::mutex> lock(lock_);
     const auto owned = owners_.extract(block);
     if (!owned.empty()) note_free(block, owned.mapped());
   }
 
-  // After the heap has given a block to `stream`: calls `wait(other)` for each stream of the device that has freed
-  // memory since `stream` last waited for it. By now that other stream has been given all its work on what it has
-  // freed.
+  // Called after the heap has given a block to `stream`. Calls `wait(other)` for each stream of the device that has
+  // freed memory since `stream` last waited for it. The other stream has been given all its work on the freed memory by
+  // now.
   template <class WaitFor>
   void allocated(Stream stream, WaitFor&& wait) {
     std::vector<std::pair<Stream, uint64_t>> awaited;
@@ -81,7 +86,7 @@ class StreamOrder {
   }
 
  private:
-  // Takes no memory.
+  // Renames an entry without allocating memory.
   template <class Map>
   static void rename(Map& map, const void* from, const void* to) noexcept {
     auto found = map.extract(from);
@@ -102,7 +107,7 @@ class StreamOrder {
   std::unordered_map<const void*, std::vector<void*>> borrowers_;
   std::unordered_map<const void*, Stream> owners_;  // of blocks that have moved
   std::map<Stream, uint64_t> frees_;
-  std::map<std::pair<Stream, Stream>, uint64_t> awaited_;  // of {who waits, for whom}: frees_ at that time
+  std::map<std::pair<Stream, Stream>, uint64_t> awaited_;  // by {waiting stream, awaited stream}: frees_ at that time
 };
 
 }  // namespace um::hooks

@@ -11,7 +11,7 @@ namespace {
 
 std::atomic<um_hooks_parts> tell_parts{nullptr};
 
-// A member of torch's that has another name from 2.10 on.
+// Reads a member of torch whose name changed in 2.10.
 template <class Slot>
 void* object_in(const Slot& slot) {
   if constexpr (requires { slot.load_pyobj(); }) {

@@ -1,4 +1,4 @@
-// Tensors that are Python objects made of other tensors, as DTensors are.
+// Finds the components of tensors that are Python objects made of other tensors, such as DTensors.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -7,7 +7,7 @@
 
 namespace um::hooks {
 
-// What one is made of, which lives as long as it does. Nothing where nobody has said who knows it.
+// Returns the components of a wrapper, which live as long as it does; none before um_hooks_parts_set.
 std::vector<const c10::TensorImpl*> parts_of(const c10::TensorImpl& wrapper);
 
 }  // namespace um::hooks
