@@ -30,7 +30,7 @@ struct Movable {
     return (where == Where::device || where == Where::arriving) && pins == 0 && owner != nullptr && !in_reach;
   }
 
-  // What holds between calls (base/assert.h).
+  // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;
 
   Block* block = nullptr;

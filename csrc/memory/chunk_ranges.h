@@ -78,7 +78,7 @@ class ChunkRanges {
   // Gives all free chunks back to the driver, and ends their ranges. Returns false if the driver refused.
   bool give_back() noexcept;
 
-  // What holds between calls (base/assert.h).
+  // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;
 
   uint64_t ranges() const { return ranges_.size() + parts_.size(); }

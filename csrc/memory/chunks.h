@@ -59,7 +59,7 @@ class Chunks {
   void unlink(Chunk* chunk) noexcept;
   // Gives a free chunk back to the pool.
   void end(Chunk* chunk) noexcept;
-  // What holds between calls (base/assert.h).
+  // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;
 
  private:

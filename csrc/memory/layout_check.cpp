@@ -6,7 +6,7 @@
 
 namespace um {
 
-// A stay knows its range until that is given back, and the range knows the stay. One that is open has a range.
+// A stay and its range refer to each other until the range is given back. An open stay has a range.
 void Layout::check(const Step& step) const {
   UM_ASSERT(step.length.tick >= static_cast<int64_t>(step.stays.size()));
   const size_t count = step.stays.size();
@@ -20,7 +20,7 @@ void Layout::check(const Step& step) const {
   }
 }
 
-// Stays are numbered through. What a layout has laid out is mapped, and each chunk's stays stand in order.
+// Stays have consecutive numbers. All ranges of a layout are mapped, and each chunk's stays are in order.
 bool Layout::check() const {
   check(step_);
   check(before_);
