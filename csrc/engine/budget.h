@@ -5,8 +5,8 @@
 // Example: the budget is 4 MiB, which is two pages. An op uses the pages A and B, and the next op uses C. The model
 // evicts A, and enforce() prefetches A to the host before that op runs.
 //
-// Invariant: a page is resident in the model, or is among the victims until enforce() has sent it, or is on the host.
-// Pages in `returned_` are on the device beyond the budget, and become victims at the next use.
+// Invariant: a page that was used is resident in the model, or is among the victims until enforce() has sent it to the
+// host. Pages in `returned_` are on the device beyond the budget, and become victims at the next use.
 //
 // Not thread-safe: callers hold the device's lock.
 #pragma once

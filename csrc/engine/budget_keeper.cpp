@@ -33,8 +33,8 @@ bool has_convertible_plain(const Allocations& allocations, const RunningOp& op) 
     if (found || arena.heap->placement.memory != UM_MEMORY_DEVICE) return;
     arena.each_block([&](const Block& block) {
       const Notes& its = notes(block);
-      const bool stays = its.owner == nullptr || its.exports > 0 || its.gave_way || its.workspace;
-      found = found || (!stays && std::find(op.fixed.begin(), op.fixed.end(), &block) == op.fixed.end());
+      const bool cannot_move = its.owner == nullptr || its.exports > 0 || its.gave_way || its.workspace;
+      found = found || (!cannot_move && std::find(op.fixed.begin(), op.fixed.end(), &block) == op.fixed.end());
     });
   });
   return found;

@@ -66,8 +66,8 @@ struct um_device {
 
   // ---- the lock is taken ----
   // `outside_ops`: the caller may write to the memory itself, or hand it to a kernel of `stream` that no op announces.
-  // The memory is then on the device at once, and is not evicted before an op has used it. The same holds for memory
-  // that is requested by an op which only creates.
+  // The memory is then on the device at once, and is not evicted before an op has used it. Device memory for an op that
+  // only creates is not evicted before that either.
   enum class Use : uint8_t { by_ops, outside_ops };
   void* allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use = Use::by_ops);
   // Static functions find the device by the address. free() returns false if no allocation starts there.

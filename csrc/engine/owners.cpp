@@ -11,7 +11,7 @@ std::atomic<const um_owner_functions*> current{nullptr};
 // references to drop.
 const um_owner_functions* called() noexcept {
   const um_owner_functions* const functions = current.load(std::memory_order_acquire);
-  if (functions != nullptr) detail::unsettled = true;
+  if (functions != nullptr) detail::references_pending = true;
   return functions;
 }
 
@@ -31,9 +31,9 @@ class ProcessOwners final : public Owners {
 
 void set(const um_owner_functions* functions) noexcept { current.store(functions, std::memory_order_release); }
 
-void detail::settle() noexcept {
-  unsettled = false;  // first, because a dropped reference takes the lock again
-  current.load(std::memory_order_acquire)->settle();
+void detail::drop_references() noexcept {
+  references_pending = false;  // first, because a dropped reference takes the lock again
+  current.load(std::memory_order_acquire)->drop_references();
 }
 
 }  // namespace um::owners

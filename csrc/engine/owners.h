@@ -15,8 +15,8 @@ namespace um::owners {
 void set(const um_owner_functions* functions) noexcept;
 
 namespace detail {
-inline thread_local bool unsettled = false;
-void settle() noexcept;
+inline thread_local bool references_pending = false;
+void drop_references() noexcept;
 }  // namespace detail
 
 // The device's lock. Owners drop references only after it has been released: a dropped reference may free memory of the
@@ -38,7 +38,7 @@ class Lock {
   void lock() { held_.lock(); }
   void unlock() {
     held_.unlock();
-    if (detail::unsettled) detail::settle();
+    if (detail::references_pending) detail::drop_references();
   }
 
  private:

@@ -54,8 +54,8 @@ void Sampling::set_every(uint32_t every) {
 }
 
 bool Sampling::is_due(uint32_t step) const {
-  const bool told = step <= kFirstSteps || step % std::max<uint32_t>(read_.every, 1) == 0 || device_.recording.on();
-  return read_.every != 0 && step != 0 && told;
+  const bool wanted = step <= kFirstSteps || step % std::max<uint32_t>(read_.every, 1) == 0 || device_.recording.on();
+  return read_.every != 0 && step != 0 && wanted;
 }
 
 void Sampling::approach() noexcept {
@@ -127,7 +127,7 @@ void Sampling::end_step() {
   } else if (!collected.reason.empty()) {
     fail(collected.reason);
   } else {
-    const std::vector<Told> all = tell(collected.samples, end_ns);
+    const std::vector<Attributed> all = tell(collected.samples, end_ns);
     read_.reason[0] = '\0';
     read_.last_step = step_;
     read_.last_start_ns = start_ns_;
@@ -137,7 +137,7 @@ void Sampling::end_step() {
     clear(&read_.last);
     spend(all);
     evicted_page_ = ~uint64_t{0};
-    for (const Told& told : all) account(told, device_.observation.wanted());
+    for (const Attributed& attributed : all) account(attributed, device_.observation.wanted());
     account_departures(device_.observation.wanted());
     add_last();
   }
@@ -209,12 +209,12 @@ Sampling::Departure* Sampling::departure_at(int64_t ns) {
   return after != departures_.begin() && std::prev(after)->end_ns >= ns ? &*std::prev(after) : nullptr;
 }
 
-void Sampling::spend(const std::vector<Told>& all) {
+void Sampling::spend(const std::vector<Attributed>& all) {
   forget(&read_.last_times);
   if (!device_.times.logs()) return;
   std::vector<Sample> samples;
   samples.reserve(all.size());
-  for (const Told& told : all) samples.push_back(told.sample);
+  for (const Attributed& attributed : all) samples.push_back(attributed.sample);
   std::vector<Stretch> stood = stood_for_faults(samples);
   stood.insert(stood.end(), stood_.begin(), stood_.end());
   for (const Departure& each : departures_) stood.push_back({each.begin_ns, each.end_ns, UM_TIME_FAULT_ROOM});

@@ -63,7 +63,7 @@ class Sampling final : public Participant {
 
  private:
   // A record with the op and the allocation to which it is attributed.
-  struct Told {
+  struct Attributed {
     cupti::Sample sample{};
     int64_t service_ns = 0;  // of fault groups, and of pages that a budget evicts
     bool leaves = false;     // the first record of a page that a budget evicts
@@ -74,30 +74,30 @@ class Sampling final : public Participant {
     OpIdentity op;
     driver::CUevent begin, end;
     int64_t begin_ns = 0, end_ns = 0;
-    std::vector<Told*> pages{};  // the first record of each page
+    std::vector<Attributed*> pages{};  // the first record of each page
   };
   void note(const Departure& departure) noexcept;
   void settle_departures();
   Departure* departure_at(int64_t ns);
-  void share_departures(std::vector<Told>* all);
+  void share_departures(std::vector<Attributed>* all);
   bool is_due(uint32_t step) const;
   bool has_managed() const;
   void expect_faults();
   void follow_stalls(bool on);
-  void spend(const std::vector<Told>& all);
+  void spend(const std::vector<Attributed>& all);
   driver::CUresult finish_device(Wait name) const {
     return left_out(name) ? driver::CUDA_SUCCESS : backend_.call().ctx_synchronize();
   }
   void fail(const std::string& reason);
   cupti::Collected collect();
-  std::vector<Told> tell(const std::vector<cupti::Sample>& samples, int64_t end_ns);
-  bool place(Told* told, uint32_t reached) const;
-  static void share_service(std::vector<Told>* all);
-  void account(const Told& told, EventLog* events);
-  void transfer(const Told& told, bool to_device, EventLog* events);
+  std::vector<Attributed> tell(const std::vector<cupti::Sample>& samples, int64_t end_ns);
+  bool place(Attributed* attributed, uint32_t reached) const;
+  static void share_service(std::vector<Attributed>* all);
+  void account(const Attributed& attributed, EventLog* events);
+  void transfer(const Attributed& attributed, bool to_device, EventLog* events);
   void account_departures(EventLog* events);
   void add_last();
-  static um_event event_of(const Told& told, um_event_kind kind, um_cause cause);
+  static um_event event_of(const Attributed& attributed, um_event_kind kind, um_cause cause);
 
   const Backend& backend_;
   OpTimeline timeline_;

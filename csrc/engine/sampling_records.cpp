@@ -46,25 +46,25 @@ bool is_fault(const Sample& sample) { return sample.kind == CUPTI_ACTIVITY_UNIFI
 
 // ---- from records to what they are about -------------------------------------------------------------------------
 
-std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, int64_t end_ns) {
-  std::vector<Told> all;
+std::vector<Sampling::Attributed> Sampling::tell(const std::vector<Sample>& samples, int64_t end_ns) {
+  std::vector<Attributed> all;
   all.reserve(samples.size());
   for (const Sample& sample : samples) {
-    Told told;
-    told.sample = sample;
+    Attributed attributed;
+    attributed.sample = sample;
     const bool timed = sample.start_ns != 0;
     const bool late = timed && (sample.start_ns < start_ns_ - kSlackNs || sample.start_ns > end_ns + kSlackNs);
     const OpIdentity* const op = timed ? timeline_.running(sample.start_ns) : nullptr;
     const Departure* const departure = timed && op == nullptr ? departure_at(sample.start_ns) : nullptr;
-    told.op = op != nullptr ? *op : departure != nullptr ? departure->op : OpIdentity{step_};
+    attributed.op = op != nullptr ? *op : departure != nullptr ? departure->op : OpIdentity{step_};
     const bool host_fault = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT;
     const bool nonsense =
         !host_fault && sample.value > kMostBytes;  // for a fault of the host it is the program counter
-    if (late || nonsense || !place(&told, timed ? timeline_.reached(sample.start_ns) : UINT32_MAX)) {
+    if (late || nonsense || !place(&attributed, timed ? timeline_.reached(sample.start_ns) : UINT32_MAX)) {
       ++read_.ignored_records;
       continue;
     }
-    all.push_back(told);
+    all.push_back(attributed);
   }
   share_service(&all);
   share_departures(&all);
@@ -73,10 +73,10 @@ std::vector<Sampling::Told> Sampling::tell(const std::vector<Sample>& samples, i
 
 // Finds the allocation that lay at the address when the device had reached that op. Returns false if the memory is not
 // the device's.
-bool Sampling::place(Told* told, uint32_t reached) const {
-  const uint64_t at = told->sample.address;
+bool Sampling::place(Attributed* attributed, uint32_t reached) const {
+  const uint64_t at = attributed->sample.address;
   if (const BlockHistory::Life* life = history_.containing(at, reached)) {
-    told->record = &life->record;
+    attributed->record = &life->record;
     return true;
   }
   const Arena* const arena = device_.own_arena(at);
@@ -86,22 +86,22 @@ bool Sampling::place(Told* told, uint32_t reached) const {
     const BlockHistory::Life* life = history_.nearest(at, reached);
     block = arena != nullptr ? arena->nearest(at) : nullptr;
     if (life != nullptr && (block == nullptr || life->address <= block->address)) {
-      told->record = &life->record;
+      attributed->record = &life->record;
       return true;
     }
   }
-  if (block != nullptr) told->record = &block->record;
+  if (block != nullptr) attributed->record = &block->record;
   return true;
 }
 
 // Fault groups of one batch share the batch's time window, and windows may overlap. The part of a window that is not
 // covered yet is divided evenly, so that the sum is the time in which any fault was served.
-void Sampling::share_service(std::vector<Told>* all) {
-  std::vector<Told*> faults;
-  for (Told& told : *all) {
-    if (is_fault(told.sample) && duration_ns(told.sample) > 0) faults.push_back(&told);
+void Sampling::share_service(std::vector<Attributed>* all) {
+  std::vector<Attributed*> faults;
+  for (Attributed& attributed : *all) {
+    if (is_fault(attributed.sample) && duration_ns(attributed.sample) > 0) faults.push_back(&attributed);
   }
-  std::sort(faults.begin(), faults.end(), [](const Told* one, const Told* other) {
+  std::sort(faults.begin(), faults.end(), [](const Attributed* one, const Attributed* other) {
     const Sample &a = one->sample, &b = other->sample;
     return a.start_ns != b.start_ns ? a.start_ns < b.start_ns : a.end_ns < b.end_ns;
   });
@@ -124,16 +124,16 @@ void Sampling::share_service(std::vector<Told>* all) {
 }
 
 // Divides the time for which an op stalled evenly among the pages that were evicted and copied then.
-void Sampling::share_departures(std::vector<Told>* all) {
-  for (Told& told : *all) {
-    const Sample& sample = told.sample;
+void Sampling::share_departures(std::vector<Attributed>* all) {
+  for (Attributed& attributed : *all) {
+    const Sample& sample = attributed.sample;
     const bool asked = sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH &&
                        sample.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER;
     Departure* const departure = asked && sample.start_ns != 0 ? departure_at(sample.start_ns) : nullptr;
     if (departure == nullptr) continue;
-    std::vector<Told*>& pages = departure->pages;
-    told.leaves = pages.empty() || pages.back()->sample.address / kBlockBytes != sample.address / kBlockBytes;
-    if (told.leaves) pages.push_back(&told);
+    std::vector<Attributed*>& pages = departure->pages;
+    attributed.leaves = pages.empty() || pages.back()->sample.address / kBlockBytes != sample.address / kBlockBytes;
+    if (attributed.leaves) pages.push_back(&attributed);
   }
   for (const Departure& each : departures_) {
     const int64_t took_ns = each.end_ns - each.begin_ns, count = static_cast<int64_t>(each.pages.size());
@@ -144,33 +144,34 @@ void Sampling::share_departures(std::vector<Told>* all) {
 
 // ---- from there to counters and events ---------------------------------------------------------------------------
 
-um_event Sampling::event_of(const Told& told, um_event_kind kind, um_cause cause) {
+um_event Sampling::event_of(const Attributed& attributed, um_event_kind kind, um_cause cause) {
   um_event event{};
-  event.start_ns = told.sample.start_ns;
-  event.address = told.sample.address;
+  event.start_ns = attributed.sample.start_ns;
+  event.address = attributed.sample.address;
   event.kind = static_cast<uint16_t>(kind);
   event.cause = static_cast<uint16_t>(cause);
-  tell_of(told.op, &event);
-  if (told.record != nullptr) tell_of(*told.record, &event);
+  tell_of(attributed.op, &event);
+  if (attributed.record != nullptr) tell_of(*attributed.record, &event);
   return event;
 }
 
-void Sampling::account(const Told& told, EventLog* events) {
-  const Sample& sample = told.sample;
+void Sampling::account(const Attributed& attributed, EventLog* events) {
+  const Sample& sample = attributed.sample;
   const int64_t value = static_cast<int64_t>(sample.value);
   switch (sample.kind) {
     case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD:
     case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_DTOH:
-      return transfer(told, sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD, events);
+      return transfer(attributed, sample.kind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD,
+                      events);
     case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT:
       ++read_.host_faults;
       return;
     case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT: {
       ++read_.last.fault_groups;
-      read_.last.fault_service_ns += told.service_ns;
+      read_.last.fault_service_ns += attributed.service_ns;
       read_.page_faults += value;
-      um_event event = event_of(told, UM_EVENT_FAULT_GROUP, UM_CAUSE_COHERENCE);
-      event.duration_ns = told.service_ns;
+      um_event event = event_of(attributed, UM_EVENT_FAULT_GROUP, UM_CAUSE_COHERENCE);
+      event.duration_ns = attributed.service_ns;
       event.write = sample.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_ACCESS_TYPE_WRITE ||
                     sample.flags == CUPTI_ACTIVITY_UNIFIED_MEMORY_ACCESS_TYPE_ATOMIC;
       if (events != nullptr) events->push(event);
@@ -188,7 +189,7 @@ void Sampling::account(const Told& told, EventLog* events) {
       ++read_.last.remote_maps;
       ++read_.remote_maps_by_cause[sample.flags < known ? sample.flags : 0];
       read_.remote_map_bytes += value;
-      um_event event = event_of(told, UM_EVENT_REMOTE_MAP, cause_of_remote_map(sample.flags));
+      um_event event = event_of(attributed, UM_EVENT_REMOTE_MAP, cause_of_remote_map(sample.flags));
       event.bytes = sample.value;
       if (events != nullptr) events->push(event);
       return;
@@ -201,8 +202,8 @@ void Sampling::account(const Told& told, EventLog* events) {
 
 // The driver evicts 2 MiB at once, and records each run of pages in them, so consecutive records of a page are one
 // eviction.
-void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
-  const Sample& sample = told.sample;
+void Sampling::transfer(const Attributed& attributed, bool to_device, EventLog* events) {
+  const Sample& sample = attributed.sample;
   const int cause = cause_of_migration(sample.flags);
   if (cause == UM_UNKNOWN) {
     read_.unknown_cause_bytes += static_cast<int64_t>(sample.value);
@@ -210,17 +211,17 @@ void Sampling::transfer(const Told& told, bool to_device, EventLog* events) {
   }
   (to_device ? read_.last.bytes_h2d : read_.last.bytes_d2h)[cause] += static_cast<int64_t>(sample.value);
   um_event event =
-      event_of(told, to_device ? UM_EVENT_TRANSFER_H2D : UM_EVENT_TRANSFER_D2H, static_cast<um_cause>(cause));
+      event_of(attributed, to_device ? UM_EVENT_TRANSFER_H2D : UM_EVENT_TRANSFER_D2H, static_cast<um_cause>(cause));
   event.duration_ns = duration_ns(sample);
   event.bytes = sample.value;
   if (events != nullptr) events->push(event);
-  if (to_device || (cause != UM_CAUSE_EVICTION && !told.leaves)) return;
+  if (to_device || (cause != UM_CAUSE_EVICTION && !attributed.leaves)) return;
   const uint64_t page = sample.address / kBlockBytes;
-  if (page == evicted_page_ && !told.leaves) return;
+  if (page == evicted_page_ && !attributed.leaves) return;
   evicted_page_ = page;
   ++read_.last.evictions;
   event.kind = UM_EVENT_EVICTION;
-  event.duration_ns = told.service_ns;
+  event.duration_ns = attributed.service_ns;
   if (events != nullptr) events->push(event);
 }
 
@@ -229,10 +230,10 @@ void Sampling::account_departures(EventLog* events) {
   for (const Departure& each : departures_) {
     read_.last.fault_service_ns += each.end_ns - each.begin_ns;
     if (!each.pages.empty()) continue;
-    Told told;
-    told.sample.start_ns = each.begin_ns;
-    told.op = each.op;
-    um_event event = event_of(told, UM_EVENT_EVICTION, UM_CAUSE_USER);
+    Attributed attributed;
+    attributed.sample.start_ns = each.begin_ns;
+    attributed.op = each.op;
+    um_event event = event_of(attributed, UM_EVENT_EVICTION, UM_CAUSE_USER);
     event.duration_ns = each.end_ns - each.begin_ns;
     if (events != nullptr) events->push(event);
   }

@@ -281,7 +281,7 @@ typedef struct um_owner_functions {
   int32_t (*repoint)(void* owner, const void* from, void* to);
   void (*forget)(void* owner);
   /* In the thread that called any of those, when the lock has been released: what they could not let go of before. */
-  void (*settle)(void);
+  void (*drop_references)(void);
 } um_owner_functions;
 /* The storage shows that allocation from now on, where that is known before an op is given it. */
 UM_API void um_show(const um_shown* shown);

@@ -68,7 +68,7 @@ void SwapExecutor::step(int32_t op) {
   storages_.next_pin();
   use_all(op);
   events_inside(op);
-  storages_.settle();
+  storages_.wait_for_arrivals();
   clock.execute(columns.op_duration_ns[op], UM_SPAN_OP);
   settle_writes(op);
   for (const int32_t storage : frees_after_op_) storages_.end_life(storage);

@@ -77,7 +77,7 @@ void SwapPlan::swap_in(int32_t storage) {
   if (each.place == Place::host && each.written) {
     storages_.arrive(storage, false);
   } else if (each.place == Place::leaving) {
-    storages_.stay(storage);
+    storages_.cancel_swap_out(storage);
   } else {
     ++result_.redundant_actions;
   }

@@ -8,7 +8,7 @@ namespace um::simulator {
 void SwapRecompute::run(const PlanAction& action) {
   SwapState& target = storages_.state(action.storage);
   if (target.place != Place::dropped && target.place != Place::host) {
-    if (target.place == Place::leaving) storages_.stay(action.storage);
+    if (target.place == Place::leaving) storages_.cancel_swap_out(action.storage);
     ++result_.redundant_actions;
     return;
   }
@@ -63,7 +63,7 @@ void SwapRecompute::rerun(const PlanAction& action, int32_t last_op) {
     const bool gone = storages_.state(storage).place == Place::dead && !is_borrowed(storage);
     if (storage != action.storage && gone) borrow(storage);
   }
-  storages_.settle();
+  storages_.wait_for_arrivals();
   ++result_.recomputed_ops;
   storages_.clock.execute(columns.op_duration_ns[op], UM_SPAN_RECOMPUTE);
   give_back_borrowed();

@@ -87,7 +87,7 @@ void SwapStorages::use(int32_t storage, bool needs_contents) {
     case Place::device:
       return;
     case Place::leaving:
-      return stay(storage);
+      return cancel_swap_out(storage);
     case Place::arriving:
       if (needs_contents || each.copy_runs) return arrivals_.push_back(storage);
       turn_back(storage);
@@ -105,7 +105,7 @@ void SwapStorages::use(int32_t storage, bool needs_contents) {
   be_there(storage);
 }
 
-void SwapStorages::settle() {
+void SwapStorages::wait_for_arrivals() {
   for (const int32_t storage : arrivals_) wait_for_arrival(storage);
   arrivals_.clear();
   clock.pay_for_mapping(memory.newly_mapped());
@@ -163,7 +163,7 @@ void SwapStorages::leave(int32_t storage, um_cause cause) {
   submit(kToHost, storage, cause, false);
 }
 
-void SwapStorages::stay(int32_t storage) {
+void SwapStorages::cancel_swap_out(int32_t storage) {
   SwapState& each = state(storage);
   ++result_.cancelled;
   --freeing_;

@@ -64,7 +64,7 @@ class SwapStorages final : CopyListener {
   // An op is about to touch it: it is there or on its way when this returns.
   void use(int32_t storage, bool needs_contents);
   // All that ops are about to touch is there, and its mappings are paid for, when this returns.
-  void settle();
+  void wait_for_arrivals();
   // An event that copies from or to it. Ordered like the work of the compute queue: it waits for the copy, and the host
   // too where it reads.
   void copy_for_host(int32_t storage, bool reads, int64_t bytes);
@@ -72,7 +72,7 @@ class SwapStorages final : CopyListener {
   void arrive(int32_t storage, bool on_demand);
   void leave(int32_t storage, um_cause cause);
   // A swap-out is not wanted any more. One that runs cannot be stopped, but the memory is not given away.
-  void stay(int32_t storage);
+  void cancel_swap_out(int32_t storage);
   // A swap-in that has not started is not wanted any more.
   void turn_back(int32_t storage);
   // It is whole on the device.

@@ -22,7 +22,7 @@ class Core:
     def __init__(self, device: _native.Device) -> None:
         functions = structure("um_owner_functions").from_address(hooks_library().um_hooks_owner_functions())
         self.device = device
-        self.repoint, self.settle = Repoint(functions.repoint), Settle(functions.settle)
+        self.repoint, self.drop_references = Repoint(functions.repoint), Settle(functions.drop_references)
         self._remember, self.forget = Remember(functions.remember), Forget(functions.forget)
 
     def remember(self, storage: torch.UntypedStorage, address: int | None = None) -> int | None:
@@ -49,7 +49,7 @@ class Core:
             owner, before = self.remember(storage), storage_address(storage)
             assert owner is not None
             assert self.move(owner, before)
-            self.settle()
+            self.drop_references()
             self.forget(owner)
             assert storage_address(storage) != before
             assert _native.owns(storage_address(storage))

@@ -139,7 +139,7 @@ def test_a_resized_storage_has_other_memory(core: Core, made: Callable[..., torc
     assert core.device.info().live_allocations == 0
     assert torch.equal(tensor[:1000], torch.arange(1000.0))
     assert not core.repoint(owner, before, before + 64)
-    core.settle()
+    core.drop_references()
     core.forget(owner)
     assert not _native.owns(tensor.data_ptr())
 
@@ -152,7 +152,7 @@ def test_an_emptied_storage_gets_memory_again(core: Core, made: Callable[..., to
     storage.resize_(0)
     assert core.device.info().live_allocations == 0
     assert not core.repoint(owner, before, before + 64)
-    core.settle()
+    core.drop_references()
     core.forget(owner)
     storage.resize_(bytes_before)
     assert torch.equal(tensor.fill_(3), torch.full((1000,), 3.0))
@@ -165,7 +165,7 @@ def test_a_storage_in_shared_memory_stays_there(core: Core, made: Callable[..., 
     tensor.share_memory_()
     assert core.device.info().live_allocations == 0
     assert not core.repoint(owner, before, before + 64)
-    core.settle()
+    core.drop_references()
     core.forget(owner)
     assert core.remember(storage_of(tensor)) is None
     assert torch.equal(tensor, torch.arange(1000.0))
@@ -227,7 +227,7 @@ def test_a_lazy_copy_is_refused_before_and_after(core: Core, made: Callable[...,
     assert core.remember(storage_of(tensor), address) is None
     assert core.remember(storage_of(lazy), address) is None
     assert not core.move(owner, address)
-    core.settle()
+    core.drop_references()
     core.forget(owner)
     lazy.add_(1)
     assert torch.equal(tensor, torch.arange(1000.0))
@@ -246,7 +246,7 @@ def test_an_address_inside_an_allocation_is_refused(core: Core, made: Callable[.
     assert core.remember(storage_of(tensor), tensor.data_ptr() + 64) is None
     owner = remembered(core, tensor)
     assert not core.repoint(owner, tensor.data_ptr() + 64, tensor.data_ptr())
-    core.settle()
+    core.drop_references()
     core.forget(owner)
 
 
@@ -256,7 +256,7 @@ def test_a_storage_that_only_python_has_is_left_alone(core: Core, made: Callable
     owner, address = remembered(core, tensor), tensor.data_ptr()
     del tensor
     moved = core.move(owner, address)
-    core.settle()
+    core.drop_references()
     assert moved == (storage.data_ptr() != address)
     core.forget(owner)
     assert torch.equal(torch.empty(0).set_(storage, 0, (1000,)), torch.arange(1000.0))
@@ -271,7 +271,7 @@ def test_an_owner_outlives_its_storage(core: Core, made: Callable[..., torch.Ten
     del tensor
     assert core.device.info().live_allocations == 0
     assert not core.repoint(owner, address, address + 64)
-    core.settle()
+    core.drop_references()
     core.forget(owner)
 
 
@@ -281,9 +281,9 @@ def test_the_last_reference_is_let_go_of_in_settling(core: Core, made: Callable[
     assert core.move(owner, address)
     del tensor
     assert core.device.info().live_allocations == 1
-    core.settle()
+    core.drop_references()
     assert core.device.info().live_allocations == 0
-    core.settle()
+    core.drop_references()
     core.forget(owner)
 
 
@@ -297,7 +297,7 @@ def test_storages_end_while_another_thread_moves_them(core: Core, made: Callable
             owner, address = given.pop()
             target = core.device.allocate(4 * KIB, Placement())
             moves.append(core.repoint(owner, address, target))
-            core.settle()
+            core.drop_references()
             core.forget(owner)
             _native.free(address if moves[-1] else target)
             ready.wait()

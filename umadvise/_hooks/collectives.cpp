@@ -109,9 +109,9 @@ class Going {
     const FuturePtr future = future_of(*work);
     {
       const std::lock_guard<std::mutex> lock(lock_);
-      if (future) told_.push_back(future);
-      if (!future) asked_.emplace_back(work, lease);
-      asked_count_ = asked_.size();
+      if (future) notifying_.push_back(future);
+      if (!future) polled_.emplace_back(work, lease);
+      polled_count_ = polled_.size();
     }
     if (!future) return;
     future->addCallback([this, lease](c10::ivalue::Future& ended) {
@@ -120,29 +120,29 @@ class Going {
       lease->end();
       const std::lock_guard<std::mutex> lock(lock_);
       const auto is_it = [&](const FuturePtr& each) { return each.get() == &ended; };
-      told_.erase(std::remove_if(told_.begin(), told_.end(), is_it), told_.end());
+      notifying_.erase(std::remove_if(notifying_.begin(), notifying_.end(), is_it), notifying_.end());
       some_ended_.notify_all();
     });
   }
 
   // Work that its user has waited for or let go of.
   void ask() {
-    if (asked_count_.load(std::memory_order_relaxed) == 0) return;
+    if (polled_count_.load(std::memory_order_relaxed) == 0) return;
     std::vector<std::pair<WorkPtr, SharedLease>> ended;  // let go of without the lock
     const std::lock_guard<std::mutex> lock(lock_);
     const auto goes_on = [](const auto& each) { return !each.first->isCompleted() && each.first.use_count() > 1; };
-    const auto first = std::stable_partition(asked_.begin(), asked_.end(), goes_on);
-    std::move(first, asked_.end(), std::back_inserter(ended));
-    asked_.erase(first, asked_.end());
-    asked_count_ = asked_.size();
+    const auto first = std::stable_partition(polled_.begin(), polled_.end(), goes_on);
+    std::move(first, polled_.end(), std::back_inserter(ended));
+    polled_.erase(first, polled_.end());
+    polled_count_ = polled_.size();
   }
 
   // Until all that goes on now holds nothing any more.
   bool wait() {
     std::unique_lock<std::mutex> lock(lock_);
-    const std::vector<FuturePtr> all = told_;
+    const std::vector<FuturePtr> all = notifying_;
     const auto goes_on = [&](const FuturePtr& each) {
-      return std::find(told_.begin(), told_.end(), each) != told_.end();
+      return std::find(notifying_.begin(), notifying_.end(), each) != notifying_.end();
     };
     some_ended_.wait(lock, [&] { return std::none_of(all.begin(), all.end(), goes_on); });
     return !all.empty();
@@ -151,9 +151,9 @@ class Going {
  private:
   std::mutex lock_;
   std::condition_variable some_ended_;
-  std::vector<FuturePtr> told_;
-  std::vector<std::pair<WorkPtr, SharedLease>> asked_;
-  std::atomic<size_t> asked_count_{0};
+  std::vector<FuturePtr> notifying_;
+  std::vector<std::pair<WorkPtr, SharedLease>> polled_;
+  std::atomic<size_t> polled_count_{0};
 };
 
 Going& going() {

@@ -97,15 +97,15 @@ class Held {
 
   // Holds nothing if it fails.
   um_status begin(const Tensors& given) {
-    const um_status status = tell(given, Told::holds);
+    const um_status status = tell(given, Report::holds);
     if (status != UM_OK) release();
     return status;
   }
   // The call's tensors are on the device, so they are not refused. Its results need not fit at once, so each has an op
   // of its own. The call has succeeded even if that fails.
   um_status end(const Tensors& given, const Tensors& made) {
-    const um_status status = tell(given, Told::given);
-    for (const auto& each : made) static_cast<void>(tell({each}, Told::made));
+    const um_status status = tell(given, Report::given);
+    for (const auto& each : made) static_cast<void>(tell({each}, Report::made));
     return status;
   }
   void release() noexcept {
@@ -118,14 +118,14 @@ class Held {
   }
 
  private:
-  enum class Told { holds, given, made };
+  enum class Report { holds, given, made };
   struct Export {
     c10::Storage storage;
     const char* address;
   };
 
   // Reports an op that writes all tensors.
-  um_status tell(const Tensors& tensors, Told what) noexcept {
+  um_status tell(const Tensors& tensors, Report what) noexcept {
     um_status status = UM_OK;
     const um_status failed = guarded([&] {
       try {
@@ -137,8 +137,8 @@ class Held {
         for (const c10::TensorImpl* part : parts) inputs.push_back({part, static_cast<uint32_t>(inputs.size()), true});
         Region region(begin_region({name_, inputs, at::GradMode::is_enabled()}));
         for (const c10::TensorImpl* part : parts) {
-          if (what == Told::holds) hold(*part);
-          if (what == Told::made) add_output(*part, region.made);
+          if (what == Report::holds) hold(*part);
+          if (what == Report::made) add_output(*part, region.made);
         }
       } catch (const c10::OutOfMemoryError& error) {
         last_error = error.what_without_backtrace();

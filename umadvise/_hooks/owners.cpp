@@ -98,11 +98,11 @@ int32_t repoint(void* owner, const void* from, void* to) noexcept {
 void forget(void* owner) noexcept { Weak::reclaim(static_cast<c10::StorageImpl*>(owner)); }
 
 // A dropped reference may be the last one to a storage, whose free then calls this function again.
-void settle() noexcept {
+void drop_references() noexcept {
   for (Held* each = std::exchange(held, nullptr); each != nullptr;) delete std::exchange(each, each->next);
 }
 
-constexpr um_owner_functions kFunctions{remember, repoint, forget, settle};
+constexpr um_owner_functions kFunctions{remember, repoint, forget, drop_references};
 
 }  // namespace
 

@@ -89,7 +89,8 @@ void ManagedMemory::advise(uint64_t address, uint64_t bytes, Advice advice, Proc
 void ManagedMemory::discard(uint64_t address, uint64_t bytes) {
   blocks_.each_piece(address, bytes, [&](uint32_t block, uint64_t, uint64_t piece) {
     const SpinGuard guard(blocks_.lock);
-    if (blocks_[block].kind == Kind::managed && calls::discard(migrator_.model, block, piece)) migrator_.settle(block);
+    if (blocks_[block].kind == Kind::managed && calls::discard(migrator_.model, block, piece))
+      migrator_.update_mapping(block);
   });
 }
 

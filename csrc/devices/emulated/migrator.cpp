@@ -18,7 +18,7 @@ bool Migrator::hide(uint32_t index) {
   return hidden;
 }
 
-bool Migrator::settle(uint32_t index) {
+bool Migrator::update_mapping(uint32_t index) {
   Block& block = blocks_[index];
   const Mapping now = block.mapping;
   const Mapping wanted = block.kind == Kind::managed ? model.mapping(index) : now;
@@ -107,8 +107,8 @@ bool Migrator::move(const Action& action) {
 bool Migrator::apply(const Outcome& outcome, uint32_t block) {
   bool done = true;
   for (int i = 0; i < outcome.count; ++i) done = done && perform(outcome.actions[i]);
-  for (int i = 0; i < outcome.count; ++i) done = done && settle(outcome.actions[i].block);
-  return done && settle(block);
+  for (int i = 0; i < outcome.count; ++i) done = done && update_mapping(outcome.actions[i].block);
+  return done && update_mapping(block);
 }
 
 // The chunk goes to other use than a managed block.
@@ -116,7 +116,7 @@ bool Migrator::evict(const Outcome& outcome) {
   link_.begin(link_.now_ns());
   bool done = true;
   for (int i = 0; i < outcome.count; ++i)
-    done = perform(outcome.actions[i]) && settle(outcome.actions[i].block) && done;
+    done = perform(outcome.actions[i]) && update_mapping(outcome.actions[i].block) && done;
   return done;
 }
 

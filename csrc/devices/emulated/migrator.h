@@ -23,7 +23,7 @@ class Migrator {
   // What an outcome about `block` asks for. False when the kernel refused, or a tier is full.
   bool apply(const Outcome& outcome, uint32_t block);
   // Brings the page tables in line with the model, once the data is where it must be.
-  bool settle(uint32_t block);
+  bool update_mapping(uint32_t block);
   // Nothing shows the block any more.
   bool hide(uint32_t block);
   // When the charged link is done with the present work on a block: nobody uses the block before.

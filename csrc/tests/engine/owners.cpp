@@ -14,7 +14,7 @@ namespace {
 
 // Owners that only count, and in settling let go of memory of a device.
 struct Fake {
-  int remembered = 0, repointed = 0, forgotten = 0, settled = 0;
+  int remembered = 0, repointed = 0, forgotten = 0, dropped = 0;
   std::vector<void*> let_go;  // freed by the next settling
 };
 Fake fake;
@@ -31,11 +31,11 @@ int32_t repoint(void* owner, const void* from, void* to) {
   return 1;
 }
 void forget(void*) { ++fake.forgotten; }
-void settle() {
-  ++fake.settled;
+void drop_references() {
+  ++fake.dropped;
   for (void* each : std::exchange(fake.let_go, {})) CHECK_EQ(um_free(each), 1);
 }
-constexpr um_owner_functions kFunctions{remember, repoint, forget, settle};
+constexpr um_owner_functions kFunctions{remember, repoint, forget, drop_references};
 
 void set_fake() {
   fake = {};
@@ -60,7 +60,7 @@ void gather_and_move(void* context, const um_access** accesses, uint32_t* count)
   gather(context, accesses, count);
   void* const owner = um::process_owners().remember(&fake.let_go, 0);
   um::process_owners().forget(owner);
-  CHECK_EQ(fake.settled, 0);
+  CHECK_EQ(fake.dropped, 0);
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ TEST(nobody_owns_anything_before_the_functions_are_set) {
   CHECK_EQ(um::process_owners().remember(&storage, 0), static_cast<void*>(nullptr));
 }
 
-TEST(owners_are_asked_under_the_lock_and_settle_once_after_it) {
+TEST(owners_are_asked_under_the_lock_and_drop_references_once_after_it) {
   set_fake();
   int first = 0, second = 0;
   void* shown = &first;
@@ -87,16 +87,16 @@ TEST(owners_are_asked_under_the_lock_and_settle_once_after_it) {
     CHECK_EQ(shown, static_cast<void*>(&second));
     CHECK(!um::process_owners().repoint(owner, um::address_of(&first), um::address_of(&second)));
     um::process_owners().forget(owner);
-    CHECK_EQ(fake.settled, 0);
+    CHECK_EQ(fake.dropped, 0);
   }
-  CHECK_EQ(fake.settled, 1);
+  CHECK_EQ(fake.dropped, 1);
   {
     const owners::Lock lock(mutex);
   }
-  CHECK_EQ(fake.settled, 1);
+  CHECK_EQ(fake.dropped, 1);
 }
 
-TEST(a_lock_settles_whenever_it_is_released_and_only_then) {
+TEST(owners_drop_references_whenever_a_lock_is_released_and_only_then) {
   set_fake();
   std::mutex mutex, other;
   owners::Lock lock(mutex);
@@ -104,15 +104,15 @@ TEST(a_lock_settles_whenever_it_is_released_and_only_then) {
   CHECK(!owners::Lock(mutex, std::try_to_lock).owns_lock());
   owners::Lock moved(std::move(lock));
   CHECK(!lock.owns_lock());
-  CHECK_EQ(fake.settled, 0);
+  CHECK_EQ(fake.dropped, 0);
   moved = owners::Lock(other);
-  CHECK_EQ(fake.settled, 1);
+  CHECK_EQ(fake.dropped, 1);
   um::process_owners().forget(nullptr);
   moved.unlock();
-  CHECK_EQ(fake.settled, 2);
+  CHECK_EQ(fake.dropped, 2);
   moved.lock();
   CHECK(owners::Lock(mutex, std::try_to_lock).owns_lock());
-  CHECK_EQ(fake.settled, 2);
+  CHECK_EQ(fake.dropped, 2);
 }
 
 TEST(what_is_let_go_of_in_settling_is_freed) {
@@ -127,7 +127,7 @@ TEST(what_is_let_go_of_in_settling_is_freed) {
   }
   CHECK_OK(um_op_begin_gathered(device, um_intern("op"), UM_PHASE_FORWARD, 0, 0, gather_and_move, &gathered));
   um_op_end(device, nullptr, 0);
-  CHECK_EQ(fake.settled, 1);
+  CHECK_EQ(fake.dropped, 1);
   CHECK_EQ(device.memory().live_allocations, uint64_t{1});
 }
 
