@@ -28,8 +28,9 @@ def _ops(program: Changing, number: int) -> list[tuple[str, list[torch.Size]]]:
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {"mixture_of_experts"}))
 def test_a_step_comes_again_and_others_differ(name: str) -> None:
-    program = PROGRAMS[name]()
-    program.step(2)  # makes the optimizer's state
-    step = _ops(program, 2)
-    assert _ops(program, 2) == step
-    assert any(_ops(program, number) != step for number in (1, 4))
+    with torch.device("cpu" if name == "packed_sequences" else "meta"):  # packing reads the lengths
+        program = PROGRAMS[name]()
+        program.step(2)  # makes the optimizer's state
+        step = _ops(program, 2)
+        assert _ops(program, 2) == step
+        assert any(_ops(program, number) != step for number in (1, 4))
