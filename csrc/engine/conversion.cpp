@@ -90,7 +90,8 @@ um_converted Conversion::convert(const um_conversion& to) {
 bool Conversion::may_move(const Block& block, const um_conversion& to) const {
   const Notes& its = notes(block);
   if (its.exports > 0 || its.gave_way || its.workspace) return false;
-  if (its.movable != nullptr) return its.movable->owner != nullptr && its.movable->pins == 0 && !its.movable->in_reach;
+  if (its.movable != nullptr)
+    return its.movable->owner != nullptr && its.movable->pins == 0 && !its.movable->state.barred();
   if (its.owner == nullptr) return false;
   const uint32_t own = to.own_advice[arena_of(block.record.role)];
   return !managed(block) || (own >> block.arena->heap->placement.advice & 1) != 0;

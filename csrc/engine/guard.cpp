@@ -141,7 +141,7 @@ void Guard::use(RunningOp& op, const Operand& operand) {
   if (notes(*block).workspace) device_.budget.set_workspace(block, false);  // a tensor's after all
   device_.conversion.meet(block, operand.access->storage);
   if (notes(*block).movable != nullptr) {
-    notes(*block).movable->in_reach = false;
+    notes(*block).movable->state.change(Change::admit);
     op.swapped.push_back({notes(*block).movable, operand.access->write != 0});
     return;
   }

@@ -1,21 +1,18 @@
 #include "engine/movable.h"
 
-#include "base/assert.h"
-
 namespace um {
 
 bool Movable::check() const {
-  const bool on_device = where != Where::host && where != Where::queued;
   UM_ASSERT(block != nullptr);
-  UM_ASSERT(on_device == (residence.range != nullptr));
-  UM_ASSERT(!on_device || (residence.range->held && block->address >= residence.range->address) ||
-            MovableMemory::at_reserved(residence));
-  UM_ASSERT(on_device || (residence.copy == nullptr && !copied && !spare));
-  UM_ASSERT(!copied || residence.copy != nullptr);
-  UM_ASSERT(where != Where::leaving || (copied && !spare && pins == 0));
-  UM_ASSERT(where != Where::arriving || !copying_out);
-  UM_ASSERT(!copying_out || moved != 0);
-  UM_ASSERT((on_device && where != Where::leaving) || (older == nullptr && newer == nullptr));
+  UM_ASSERT(state.out() == (residence.range == nullptr));
+  UM_ASSERT(state.out() || residence.range->held);
+  UM_ASSERT(state.out() || block->address >= residence.range->address || MovableMemory::at_reserved(residence));
+  UM_ASSERT(!state.out() || (residence.copy == nullptr && state.has_source()));
+  UM_ASSERT(state.out() || !state.has_source() || residence.copy != nullptr);
+  UM_ASSERT(!state.is(Where::leaving) || (state.has_source() && pins == 0));
+  UM_ASSERT(!state.is(Where::arriving) || !state.copying_out());
+  UM_ASSERT(!state.copying_out() || moved != 0);
+  UM_ASSERT(state.resident() || (older == nullptr && newer == nullptr && !state.evicted_first()));
   return true;
 }
 

@@ -1,10 +1,11 @@
-// An allocation that may move: where it lies, who shows its address to others, and what may still use its places.
+// An allocation that may move: where it lies, what else has its contents, and who shows its address to others.
 //
 //   host ──► (queued) ──► arriving ──► device ──► leaving ──► host
 #pragma once
 
 #include <cstdint>
 
+#include "base/assert.h"
 #include "memory/fence.h"
 #include "memory/movable_memory.h"
 #include "umadvise.h"
@@ -12,11 +13,110 @@
 namespace um {
 
 enum class Where : uint8_t {
-  host,      // it lies there; its contents may still be on their way
-  queued,    // likewise, and it comes as soon as there is room
-  arriving,  // it lies on the device, and a copy to there runs
+  host,      // a copy to there may still run
+  queued,    // on the host; a plan has asked for it, and its swap-in begins as soon as device memory is free
+  arriving,  // on the device; the copy to there may still run
   device,
-  leaving  // on the device as well, and the host has all of it, or will when a copy has ended: its memory can be had
+  leaving  // on the device, with a source: others can have its memory
+};
+
+// A source can replace the contents on the device. Recipes, which make contents again, will be a second one.
+enum Source : uint8_t {
+  kHostCopy = 1  // the host has the same contents, or will when a copy has ended
+};
+
+enum class Eviction : uint8_t {
+  in_turn,  // by last use
+  first,    // a plan says that nothing needs the contents
+  barred    // kernels that no op announces may use it, until an op is given it
+};
+
+enum class Change : uint8_t {
+  queue,        // a plan asks for it
+  stay_out,     // the swap-in is called off, or the owner does not show the address any more
+  arrive,       // the swap-in begins
+  arrived,      // the copy of the swap-in has ended
+  leave,        // the eviction begins, with a copy to the host if there is no source
+  stay,         // the eviction is called off
+  hand_on,      // others have its device memory
+  end_source,   // a write makes the host copy stale, or others take its memory on the host
+  copied_out,   // no copy to the host runs any more
+  evict_first,  // a plan says that nothing needs the contents
+  use,          // an op uses it, or its eviction begins: what a plan said before is out of date
+  bar,          // kernels that no op announces may use it
+  admit         // no such kernel runs any more
+};
+
+// Where an allocation lies, which sources its contents have, and when it may be evicted. `change` has all legal
+// transitions; Movable::check() says which states fit which places. The device's lock is needed.
+//
+// Example: `leave` without a source begins a copy to the host, which is a source from then on. `stay` calls the
+// eviction off while that copy runs. The allocation is on the device with a source, so its next eviction needs no copy.
+// The first write waits for the copy and ends the source.
+class MoveState {
+ public:
+  explicit MoveState(Where made = Where::device) : where_(made), sources_(made == Where::host ? kHostCopy : 0) {}
+
+  bool is(Where where) const { return where_ == where; }
+  bool resident() const { return is(Where::device) || is(Where::arriving); }
+  bool out() const { return is(Where::host) || is(Where::queued); }
+  bool has_source() const { return sources_ != 0; }  // an eviction needs no copy
+  bool copying_out() const { return copying_out_; }  // a copy to the host may run
+  bool evicted_first() const { return eviction_ == Eviction::first; }
+  bool barred() const { return eviction_ == Eviction::barred; }
+
+  void change(Change what) noexcept {
+    switch (what) {
+      case Change::queue:
+        return go(is(Where::host), Where::queued);
+      case Change::stay_out:
+        return go(out(), Where::host);
+      case Change::arrive:
+        copying_out_ = false;
+        return go(out(), Where::arriving);
+      case Change::arrived:
+        return go(is(Where::arriving), Where::device);
+      case Change::leave:
+        copying_out_ = copying_out_ || !has_source();
+        sources_ |= kHostCopy;
+        return go(resident(), Where::leaving);
+      case Change::stay:  // without a copy to the host the copy to the device may still run
+        return go(is(Where::leaving), copying_out_ ? Where::device : Where::arriving);
+      case Change::hand_on:
+        return go(is(Where::leaving), Where::host);
+      case Change::end_source:
+        sources_ = 0;
+        return go(resident(), where_);
+      case Change::copied_out:
+        copying_out_ = false;
+        return;
+      case Change::evict_first:
+        UM_ASSERT(resident() && eviction_ == Eviction::in_turn);
+        eviction_ = Eviction::first;
+        return;
+      case Change::use:
+        if (evicted_first()) eviction_ = Eviction::in_turn;
+        return;
+      case Change::bar:
+        UM_ASSERT(resident() && eviction_ == Eviction::in_turn);
+        eviction_ = Eviction::barred;
+        return;
+      case Change::admit:
+        if (barred()) eviction_ = Eviction::in_turn;
+        return;
+    }
+  }
+
+ private:
+  void go(bool legal, Where where) noexcept {
+    UM_ASSERT(legal);
+    where_ = where;
+  }
+
+  Where where_;
+  uint8_t sources_;
+  Eviction eviction_ = Eviction::in_turn;
+  bool copying_out_ = false;
 };
 
 struct Movable {
@@ -26,15 +126,14 @@ struct Movable {
     bool write;
   };
 
-  bool may_leave() const {
-    return (where == Where::device || where == Where::arriving) && pins == 0 && owner != nullptr && !in_reach;
-  }
+  bool may_leave() const { return state.resident() && pins == 0 && owner != nullptr && !state.barred(); }
 
   // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;
 
   Block* block = nullptr;
   Residence residence;
+  MoveState state;
   Movable* older = nullptr;  // UseOrder's
   Movable* newer = nullptr;
   Movable* next_free = nullptr;  // StablePool's
@@ -45,13 +144,7 @@ struct Movable {
   uint64_t ordered = 0;     // ahead of time, when so many ops had begun, and not used since; 0: it is not so
   uint64_t part_bytes = 0;  // what it takes of a chunk that it shares; 0: it shares none
   uint32_t pins = 0;        // while there are any, it stays
-  Where where = Where::device;
   um_swap_cause cause = UM_SWAP_PLANNED;  // of the move that `moved` is
-  bool written = false;                   // it has contents
-  bool copied = false;                    // on the device, and the host has the same contents or will have
-  bool copying_out = false;               // a copy to the host may run
-  bool spare = false;                     // a plan says that nobody needs its contents: it leaves before any other
-  bool in_reach = false;                  // of kernels that no op announces, until an op is given it: it stays
 };
 
 // Those who show allocations' addresses to others.

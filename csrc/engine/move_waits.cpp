@@ -27,7 +27,7 @@ void MoveWaits::stand(const Movable& block, um_event_kind for_what, Wait name) {
 // A copy to the device may still read the host memory long after the allocation's device memory was handed on.
 bool MoveWaits::on_host(Movable* block, bool write) {
   if (block->residence.range != nullptr) return false;
-  if (block->copying_out) stand(*block, UM_EVENT_WAIT_COPY, Wait::read_of_host_copy);
+  if (block->state.copying_out()) stand(*block, UM_EVENT_WAIT_COPY, Wait::read_of_host_copy);
   if (block->streams != 0) {  // ops used it on the host
     const HeldFence used(fences_, streams.last_use(block->streams, {}));
     fences_.wait(used, Wait::host_after_kernels);
@@ -36,7 +36,7 @@ bool MoveWaits::on_host(Movable* block, bool write) {
     stand(*block, UM_EVENT_WAIT_COPY, Wait::write_of_host_copy);
     fences_.replace(&block->moved);
   }
-  block->copying_out = false;
+  block->state.change(Change::copied_out);
   return true;
 }
 
@@ -60,15 +60,16 @@ Fences::Fence MoveWaits::last_use(const Movable& block, Wait of_arrival, Wait of
   Fences::Fence ops = block.used;
   fences_.retain(ops);
   if (ops == 0) ops = streams.last_use(block.streams, {});
-  const bool arrives = block.where == Where::arriving && block.streams == 0;  // otherwise the ops run after the arrival
-  const bool departs = block.copying_out || block.residence.range == nullptr;
+  const bool arrives =
+      block.state.is(Where::arriving) && block.streams == 0;  // otherwise the ops run after the arrival
+  const bool departs = block.state.copying_out() || block.residence.range == nullptr;
   if ((!arrives || left_out(of_arrival)) && (!departs || left_out(of_departure))) return ops;
   const HeldFence held(fences_, ops);
   return fences_.join(ops, block.moved);
 }
 
 Fences::Fence MoveWaits::freed_after(const Movable& block) noexcept {
-  const bool leaves = block.where == Where::leaving, out = block.residence.range == nullptr;
+  const bool leaves = block.state.is(Where::leaving), out = block.residence.range == nullptr;
   const bool unused = leaves || (out && block.streams == 0);  // since it moved
   if (left_out(leaves ? Wait::departure_freed : unused ? Wait::host_copy_freed : Wait::block_freed)) return 0;
   try {

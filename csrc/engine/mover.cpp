@@ -29,9 +29,9 @@ Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
   const um_event room = events_.wait(UM_EVENT_WAIT_ROOM, UM_SWAP_FOR_ROOM, nullptr);  // of several, perhaps
   waits.stalls.around(stream, room, [&] { block = memory_.make_on_device(bytes, stream, &residence, storage); });
   if (block == nullptr) return nullptr;
-  Movable* const made = made_of(block, residence, bytes);
+  Movable* const made = made_of(block, residence, Where::device, bytes);
   made->pins = 1;
-  transfers.note_use(made, bit, true);
+  transfers.note_use(made, bit);
   events_.placed(*block, true);
   UM_ASSERT(made->check());
   return made;
@@ -42,24 +42,22 @@ Movable* Mover::make_out(uint64_t bytes, const CUstream* user) {
   Residence residence;
   Block* const block = memory_.make_on_host(bytes, &residence, user);
   if (block == nullptr) return nullptr;
-  Movable* const made = made_of(block, residence, bytes);
-  made->where = Where::host;
-  made->written = true;  // whoever asked has the address
+  Movable* const made = made_of(block, residence, Where::host, bytes);
   UM_ASSERT(made->check());
   return made;
 }
 
-Movable* Mover::made_of(Block* block, const Residence& residence, uint64_t bytes) {
+Movable* Mover::made_of(Block* block, const Residence& residence, Where where, uint64_t bytes) {
   block->record.bytes = bytes;
   Movable* const made = pool_.take();
-  *made = {block, residence};
+  *made = {block, residence, MoveState(where)};
   made->part_bytes = memory_.shares(bytes) ? memory_.shared.part_bytes(bytes) : 0;
   parts_bytes_.add(made->part_bytes);
   return made;
 }
 
 void Mover::free(Movable* block) noexcept {
-  if (block->where == Where::queued) unqueue(block);
+  if (block->state.is(Where::queued)) unqueue(block);
   if (block->ordered != 0 && block->residence.range != nullptr) ++events_.counted.unused_swap_ins;
   if (!displaced_.empty()) displaced_.erase(std::remove(displaced_.begin(), displaced_.end(), block), displaced_.end());
   parts_bytes_.subtract(block->part_bytes);
@@ -72,17 +70,18 @@ void Mover::free(Movable* block) noexcept {
 bool Mover::at_hand(const Uses& uses, CUstream stream) {
   for (const Movable::Use& use : uses) {
     const Movable& block = *use.block;
-    if (block.where != Where::device || (use.write && (block.copied || block.copying_out))) return false;
+    const MoveState& state = block.state;
+    if (!state.is(Where::device) || (use.write && (state.has_source() || state.copying_out()))) return false;
   }
   const uint64_t bit = waits.streams.bit_of(stream);
-  for (const Movable::Use& use : uses) transfers.note_use(use.block, bit, use.write);
+  for (const Movable::Use& use : uses) transfers.note_use(use.block, bit);
   note_op(uses);
   return true;
 }
 
 bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
   const uint64_t bit = waits.streams.bit_of(stream);
-  const bool there = bring_all(uses, stream) || (repack(uses) && bring_all(uses, stream));
+  const bool there = bring_all(uses) || (repack(uses) && bring_all(uses));
   if (!there && !anyway) return false;
   note_op(uses);
   for (const Movable::Use& use : uses) transfers.await(use, stream, bit);
@@ -107,19 +106,19 @@ void Mover::note_op(const Uses& uses) {
 }
 
 // All copies begin before one is waited for.
-bool Mover::bring_all(const Uses& uses, CUstream stream) {
-  return std::all_of(uses.begin(), uses.end(), [&](const Movable::Use& use) { return bring(use.block, stream); });
+bool Mover::bring_all(const Uses& uses) {
+  return std::all_of(uses.begin(), uses.end(), [&](const Movable::Use& use) { return bring(use.block); });
 }
 
 // Onto the device, or on its way. False: there is no room, and nothing more will leave.
-bool Mover::bring(Movable* block, CUstream stream) {
-  if (block->where == Where::leaving) transfers.stay(block);
+bool Mover::bring(Movable* block) {
+  if (block->state.is(Where::leaving)) transfers.stay(block);
   // What nobody could be told of stays on the host.
   if (block->residence.range != nullptr || block->owner == nullptr) return true;
-  const bool planned = block->where == Where::queued;
+  const bool planned = block->state.is(Where::queued);
   do {
     if (!make_room(*block)) return false;
-  } while (!transfers.arrive(block, stream));
+  } while (!transfers.arrive(block));
   if (planned) unqueue(block);
   return true;
 }
@@ -185,7 +184,7 @@ uint64_t Mover::held_in_any_budget(const Uses& uses) const {
     if (!gives_way && !is_among(each, uses)) add(*each);
   }
   for (const Movable* each : displaced_) {
-    if (each->owner == nullptr && each->where == Where::host && !is_among(each, uses)) add(*each);
+    if (each->owner == nullptr && each->state.is(Where::host) && !is_among(each, uses)) add(*each);
   }
   return chunks + std::min(parts, 2 * memory_.chunks_of(parts_bytes_.peak));
 }
@@ -216,23 +215,23 @@ Need Mover::need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& ma
 // ---- what plans ask for --------------------------------------------------------------------------------------
 
 bool Mover::swap_in(Movable* block) {
-  if (block->where == Where::leaving) {
+  if (block->state.is(Where::leaving)) {
     transfers.stay(block);
     return true;
   }
   UM_ASSERT(block->check());
-  if (block->where != Where::host || !block->written || block->owner == nullptr) return false;
+  if (!block->state.is(Where::host) || block->owner == nullptr) return false;
   queue_.push_back(block);
-  block->where = Where::queued;
+  block->state.change(Change::queue);
   block->ordered = ops_;
   progress();
   return true;
 }
 
 bool Mover::swap_out(Movable* block) {
-  if (block->where == Where::queued) {
+  if (block->state.is(Where::queued)) {
     unqueue(block);
-    block->where = Where::host;
+    block->state.change(Change::stay_out);
     block->ordered = 0;
     UM_ASSERT(block->check());
     ++events_.counted.cancelled;
@@ -245,8 +244,8 @@ bool Mover::swap_out(Movable* block) {
 }
 
 bool Mover::set_spare(Movable* block) {
-  if (!block->may_leave() || block->spare) return false;
-  if (block->copied || !block->written) {
+  if (!block->may_leave() || block->state.evicted_first()) return false;
+  if (block->state.has_source()) {
     leave(block, UM_SWAP_PLANNED);
   } else {
     order.set_spare(block);
@@ -266,7 +265,7 @@ void Mover::progress() {
     };
     while (lacks(memory_.layout.spare()) && transfers.hand_on_first(true)) {
     }
-    if (!lacks(memory_.layout.spare()) && transfers.arrive(next, nullptr)) {
+    if (!lacks(memory_.layout.spare()) && transfers.arrive(next)) {
       queue_.pop_front();
     } else if (transfers.any_leave() || !lacks(0) || !send(order.spare(), UM_SWAP_PLANNED)) {
       return;

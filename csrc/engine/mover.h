@@ -92,11 +92,11 @@ class Mover {
   std::function<bool()> last_resort = [] { return false; };
 
  private:
-  Movable* made_of(Block* block, const Residence& residence, uint64_t bytes);
+  Movable* made_of(Block* block, const Residence& residence, Where where, uint64_t bytes);
   void note_op(const Uses& uses);
   void leave(Movable* block, um_swap_cause cause);
-  bool bring_all(const Uses& uses, driver::CUstream stream);
-  bool bring(Movable* block, driver::CUstream stream);
+  bool bring_all(const Uses& uses);
+  bool bring(Movable* block);
   bool repack(const Uses& uses);
   template <class Lacking>
   bool make_chunks(const Lacking& lacking);

@@ -128,12 +128,12 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
   Movable* const made = make(bytes, op, op != nullptr ? op->stream : stream, reachable);
   device_.allocations->enter(made->block, bytes, placement, birth);
   notes(*made->block).movable = made;
-  if (made->where == Where::host) return made->block;
+  if (made->state.is(Where::host)) return made->block;
   if (op != nullptr && !creates) {
     op->swapped.push_back({made, true});
   } else {
     --made->pins;
-    made->in_reach = true;
+    made->state.change(Change::bar);
   }
   return made->block;
 }

@@ -63,35 +63,30 @@ Fences::Fence Transfers::begin_copy(const Movable& block, bool to_host, Fences::
 // ---- arrivals ------------------------------------------------------------------------------------------------
 
 // The copy waits for whoever had the memory, and for a copy to the host that still writes what it reads.
-bool Transfers::arrive(Movable* block, CUstream stream) {
+bool Transfers::arrive(Movable* block) {
   Block* const tensor = block->block;
   const uint64_t from = tensor->address, bytes = tensor->record.bytes;
   clear(bytes, tensor->record.storage);
-  if (!memory_.to_device(tensor, &block->residence, block->written ? to_device_ : stream)) return false;
+  if (!memory_.to_device(tensor, &block->residence, to_device_)) return false;
   const uint64_t to = tensor->address;
   if (!owners_.repoint(block->owner, from, to)) {
     memory_.to_host(tensor, &block->residence, 0);
     disown(block);
-    block->where = Where::host;
+    block->state.change(Change::stay_out);
     return true;
   }
   const OnError undo([&] {
     if (!owners_.repoint(block->owner, to, from)) disown(block);
     memory_.to_host(tensor, &block->residence, 0);
   });
-  if (block->written) {
-    memory_.show(block->residence, RawAccess::none);  // it is not whole before the copy has ended
-    const Fences::Fence departed = block->copying_out ? block->moved : 0;
-    fences_.replace(&block->moved, begin_copy(*block, false, departed, Wait::arrival_after_departure));
-    memory_.layout.arrives(block->residence.range, bytes);
-    block->cause = block->where == Where::queued ? UM_SWAP_PLANNED : UM_SWAP_ON_DEMAND;
-    events_.tell(UM_EVENT_SWAP_IN, block->cause, *tensor, bytes, backend_.now_ns());
-  }
+  memory_.show(block->residence, RawAccess::none);  // it is not whole before the copy has ended
+  const Fences::Fence departed = block->state.copying_out() ? block->moved : 0;
+  fences_.replace(&block->moved, begin_copy(*block, false, departed, Wait::arrival_after_departure));
+  memory_.layout.arrives(block->residence.range, bytes);
+  block->cause = block->state.is(Where::queued) ? UM_SWAP_PLANNED : UM_SWAP_ON_DEMAND;
+  events_.tell(UM_EVENT_SWAP_IN, block->cause, *tensor, bytes, backend_.now_ns());
   events_.placed(*tensor, true);
-  block->where = block->written ? Where::arriving : Where::device;
-  block->copied = block->written;
-  block->copying_out = false;
-  if (!block->written) drop_copy(block);
+  block->state.change(Change::arrive);
   order_.use(block);
   UM_ASSERT(block->check());
   return true;
@@ -100,26 +95,24 @@ bool Transfers::arrive(Movable* block, CUstream stream) {
 // ---- departures ----------------------------------------------------------------------------------------------
 
 void Transfers::leave(Movable* block, um_swap_cause cause) {
-  const bool copies = block->written && !block->copied;
+  const bool copies = !block->state.has_source();
   if (block->residence.copy == nullptr) take_copy(block);
   leaving_.push_back(block);
   const OnError undo([&] { leaving_.pop_back(); });
   // Before the copy: a write that no op announced must be heard of from now on. What has not come is shown to nobody.
-  if (block->where == Where::device) memory_.show(block->residence, RawAccess::read);
+  if (block->state.is(Where::device)) memory_.show(block->residence, RawAccess::read);
   Fences::Fence last = waits_.last_use(*block, Wait::departure_of_arrival, Wait::departure_after_cancelled);
   const uint64_t bytes = copies ? block->block->record.bytes : 0;
   if (copies) {
     const HeldFence used(fences_, last);
     last = begin_copy(*block, true, used, Wait::departure_after_use);
-    block->copying_out = true;
   }
   memory_.leaves(block->residence.range, bytes);
   fences_.replace(&block->moved, last);
-  block->copied = true;
   block->cause = cause;
   events_.tell(UM_EVENT_SWAP_OUT, cause, *block->block, bytes, backend_.now_ns());
   order_.remove(block);
-  block->where = Where::leaving;
+  block->state.change(Change::leave);
   UM_ASSERT(block->check());
   // How long a part of a shared chunk is still taken must follow from the step alone: then the next one finds the same.
   if (block->residence.range->shared != nullptr && !backend_.hooks->in_host) hand_on(block);
@@ -130,8 +123,7 @@ void Transfers::stay(Movable* block) noexcept {
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
   memory_.cancel_departure(block->residence.range);
   ++events_.counted.cancelled;
-  // Without a copy to the host `moved` is its last use, which may be the copy to the device.
-  block->where = block->copying_out ? Where::device : Where::arriving;
+  block->state.change(Change::stay);
   order_.use(block);
   UM_ASSERT(block->check());
 }
@@ -175,12 +167,11 @@ void Transfers::hand_on(Movable* block) {
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
   events_.placed(*block->block, false);
   memory_.to_host(block->block, &block->residence, left_out(Wait::departure_ended) ? 0 : block->moved);
-  block->where = Where::host;
-  block->copied = false;
+  block->state.change(Change::hand_on);
   block->streams = 0;
   fences_.replace(&block->used);
   if (catches) {
-    block->copying_out = false;
+    block->state.change(Change::copied_out);
     fences_.replace(&block->moved);
   }
   UM_ASSERT(block->check());
@@ -188,7 +179,7 @@ void Transfers::hand_on(Movable* block) {
 
 void Transfers::free(Movable* block) noexcept {
   const HeldFence last(fences_, waits_.freed_after(*block));
-  if (block->where == Where::leaving) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
+  if (block->state.is(Where::leaving)) leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
   order_.remove(block);
   disown(block);
   if (block->residence.range != nullptr) events_.placed(*block->block, false);
@@ -205,7 +196,7 @@ void Transfers::call_back(Movable* block) {
   reserved->returns = true;
   if (block->residence.range == nullptr || MovableMemory::fits_reserved(*block->block, block->residence)) return;
   if (block->may_leave()) leave(block, UM_SWAP_FOR_ROOM);
-  if (block->where == Where::leaving) hand_on(block);
+  if (block->state.is(Where::leaving)) hand_on(block);
 }
 
 bool Transfers::to_reserved(Movable* block) {
@@ -244,21 +235,20 @@ void Transfers::hand_out(Movable* block, bool for_life) {
 void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_bit) {
   Movable* const block = use.block;
   if (block->residence.range == nullptr) {  // the device uses page-locked memory where it is, slowly
-    if (block->copying_out) waits_.stall(*block, stream, Wait::op_after_departure);
+    if (block->state.copying_out()) waits_.stall(*block, stream, Wait::op_after_departure);
     block->streams |= stream_bit;
-    block->written |= use.write;
     UM_ASSERT(block->check());
     return;
   }
-  if (block->where == Where::arriving) {
+  if (block->state.is(Where::arriving)) {
     waits_.stall(*block, stream, Wait::op_after_arrival);
     if (fences_.passed(block->moved, Wait::arrival_settled)) has_come(block);
   }
-  note_use(block, stream_bit, use.write);
+  note_use(block, stream_bit);
   if (use.write) {
-    if (block->copying_out) {  // the host's copy would be of half-written contents
+    if (block->state.copying_out()) {  // the host's copy would be of half-written contents
       waits_.stall(*block, stream, Wait::write_after_departure);
-      block->copying_out = false;
+      block->state.change(Change::copied_out);
     }
     drop_copy(block);
   }
@@ -266,13 +256,13 @@ void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_
 }
 
 void Transfers::has_come(Movable* block) noexcept {
-  block->where = Where::device;
+  block->state.change(Change::arrived);
   fences_.replace(&block->moved);
   UM_ASSERT(block->check());
 }
 
 void Transfers::stand_by(Movable* block) {
-  if (waits_.on_host(block, false) || block->where != Where::arriving) return;
+  if (waits_.on_host(block, false) || !block->state.is(Where::arriving)) return;
   waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::export_after_arrival);
   has_come(block);
   reveal(block);
@@ -280,22 +270,21 @@ void Transfers::stand_by(Movable* block) {
 
 void Transfers::lend(CUstream stream, Movable* block) {
   const uint64_t bit = waits_.streams.lend(stream);
-  if (block->where == Where::leaving) stay(block);
+  if (block->state.is(Where::leaving)) stay(block);
   block->streams |= bit;
   fences_.replace(&block->used);
 }
 
 void Transfers::serve(Movable* block, bool write) {
   if (block->residence.range == nullptr) return;  // where it lies on the host anybody may do anything
-  if (write && block->where == Where::leaving) stay(block);
-  const bool arrives = block->where == Where::arriving;
+  if (write && block->state.is(Where::leaving)) stay(block);
+  const bool arrives = block->state.is(Where::arriving);
   // What leaves can be read, unless it has not even come.
-  if (arrives || block->where == Where::leaving) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_access);
+  if (arrives || block->state.is(Where::leaving)) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_access);
   if (arrives) has_come(block);
   if (write) {
-    if (block->copying_out) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_write);
-    block->copying_out = false;
-    block->where = Where::device;
+    if (block->state.copying_out()) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_write);
+    block->state.change(Change::copied_out);
     drop_copy(block);
   }
   reveal(block);
@@ -304,9 +293,9 @@ void Transfers::serve(Movable* block, bool write) {
 // What arrives is not whole before its copy has ended. What the host has unchanged may be read only: a write to it must
 // be heard of, or it would leave without what was written.
 void Transfers::reveal(Movable* block) {
-  memory_.show(block->residence, block->where == Where::arriving ? RawAccess::none
-                                 : block->copied                 ? RawAccess::read
-                                                                 : RawAccess::write);
+  memory_.show(block->residence, block->state.is(Where::arriving) ? RawAccess::none
+                                 : block->state.has_source()      ? RawAccess::read
+                                                                  : RawAccess::write);
   UM_ASSERT(block->check());
 }
 
@@ -330,7 +319,7 @@ void Transfers::take_copy(Movable* block) {
 
 // What still reads or writes it is waited for by who gets the memory.
 void Transfers::drop_copy(Movable* block) noexcept {
-  block->copied = false;
+  block->state.change(Change::end_source);
   memory_.drop_copy(&block->residence, left_out(Wait::host_copy_dropped) ? 0 : block->moved);
 }
 

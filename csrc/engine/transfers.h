@@ -29,9 +29,9 @@ class Transfers {
   void meet(Movable* block, void* storage);
 
   // ---- moves ----
-  // Begins the way from the host to the device, for what the stream is given next. False: there is no room. It stays on
-  // the host when its address is not shown any more. Throws um::Error.
-  bool arrive(Movable* block, driver::CUstream stream);
+  // Begins the copy from the host to the device. False: there is not enough device memory. It stays on the host when
+  // its address is not shown any more. Throws um::Error.
+  [[nodiscard]] bool arrive(Movable* block);
   // Begins the way to the host, once the last user has ended. Throws um::Error when the host has no room.
   void leave(Movable* block, um_swap_cause cause);
   // Calls off a way to the host: the allocation is needed after all.
@@ -65,10 +65,9 @@ class Transfers {
 
   // ---- uses ----
   // An op in the stream of this bit (UsedStreams) uses it on the device: it leaves after all that were used before.
-  void note_use(Movable* block, uint64_t stream_bit, bool write) noexcept {
+  void note_use(Movable* block, uint64_t stream_bit) noexcept {
     fences_.replace(&block->used);
     block->streams |= stream_bit;
-    block->written |= write;
     order_.use(block);
   }
   // What the stream is given next uses a pinned allocation, where it is or will be. Throws um::Error.

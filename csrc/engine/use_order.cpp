@@ -12,9 +12,9 @@ void UseOrder::use(Movable* block) noexcept {
 }
 
 void UseOrder::remove(Movable* block) noexcept {
-  UM_ASSERT(!block->spare || spares_ > 0);
-  if (block->spare) --spares_;
-  block->spare = false;
+  UM_ASSERT(!block->state.evicted_first() || spares_ > 0);
+  if (block->state.evicted_first()) --spares_;
+  block->state.change(Change::use);
   if (block->older == nullptr && oldest_ != block) return;
   (block->older != nullptr ? block->older->newer : oldest_) = block->newer;
   (block->newer != nullptr ? block->newer->older : newest_) = block->older;
@@ -22,14 +22,14 @@ void UseOrder::remove(Movable* block) noexcept {
 }
 
 void UseOrder::set_spare(Movable* block) noexcept {
-  UM_ASSERT(!block->spare && (block->older != nullptr || oldest_ == block));
-  block->spare = true;
+  UM_ASSERT(block->older != nullptr || oldest_ == block);
+  block->state.change(Change::evict_first);
   ++spares_;
 }
 
 Movable* UseOrder::spare() const {
   for (Movable* each = spares_ > 0 ? oldest_ : nullptr; each != nullptr; each = each->newer) {
-    if (each->spare && each->may_leave()) return each;
+    if (each->state.evicted_first() && each->may_leave()) return each;
   }
   return nullptr;
 }
@@ -51,8 +51,9 @@ Movable* UseOrder::victim(int64_t later_than) const {
 bool UseOrder::let_go_of_reach() noexcept {
   bool any = false;
   for (Movable* each = oldest_; each != nullptr; each = each->newer) {
-    any |= each->in_reach && each->owner != nullptr;
-    each->in_reach = each->in_reach && each->owner == nullptr;
+    if (each->owner == nullptr) continue;
+    any |= each->state.barred();
+    each->state.change(Change::admit);
   }
   return any;
 }

@@ -303,7 +303,7 @@ bool PlanExecutor::move(const Program::Action& action, Movable* block) {
     case UM_PLAN_PREFETCH:
       return action.argument == 0 ? mover.swap_in(block) : mover.swap_out(block);
     case UM_PLAN_WAIT:  // the op that needs the storage waits, in its stream
-      return block->where != Where::host && block->where != Where::device;
+      return !block->state.is(Where::host) && !block->state.is(Where::device);
     default:
       return false;
   }

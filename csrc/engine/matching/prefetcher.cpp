@@ -13,7 +13,6 @@ constexpr double kAgainNs = kNextNs / 4;
 constexpr int64_t kMostOps = 4096;
 
 Movable* movable(Block* block) { return block != nullptr ? notes(*block).movable : nullptr; }
-bool is_there(const Movable& block) { return block.where == Where::device || block.where == Where::arriving; }
 
 }  // namespace
 
@@ -75,7 +74,7 @@ bool Prefetcher::visit(const At& at, Mover& mover, Walk* walk) {
   for (size_t row = first; row < end; ++row) {
     Movable* const each = movable(block_of(at, program.touched(row)));
     if (each == nullptr || planned_after(at, program.swapped_in_at(row))) continue;
-    if (each->where != Where::host && each->where != Where::leaving) continue;
+    if (!each->state.is(Where::host) && !each->state.is(Where::leaving)) continue;
     if (is_next(*walk)) {
       const int64_t taken = mover.room_of(*each);
       if (!make_room(taken, walk->least_free_bytes, mover, walk)) return false;
@@ -96,7 +95,7 @@ bool Prefetcher::visit(const At& at, Mover& mover, Walk* walk) {
       walk->least_free_bytes = std::min(walk->least_free_bytes, walk->free_bytes);
     }
     const Movable* const each = movable(block_of(at, storage));
-    const bool there = each == nullptr || is_there(*each) || each->where == Where::leaving;
+    const bool there = each == nullptr || each->state.resident() || each->state.is(Where::leaving);
     if (program.event_kind(row) == kFree && there) walk->free_bytes += taken;
   }
   count_plan(program.first_action(at.op, true), program.end_of_actions(at.op, true), at, mover, walk);
@@ -112,10 +111,10 @@ void Prefetcher::count_plan(size_t first, size_t end, const At& at, Mover& mover
     const auto bytes = static_cast<uint64_t>(static_cast<double>(at.program->bytes(action.storage)) * walk->scale);
     const int64_t taken = each != nullptr ? mover.room_of(*each) : mover.room_of(bytes);
     if (action.kind == UM_PLAN_SWAP_IN) {
-      const bool comes = each != nullptr && each->where == Where::host && cursor_->wanted(action.storage, at.op);
+      const bool comes = each != nullptr && each->state.is(Where::host) && cursor_->wanted(action.storage, at.op);
       if (comes && planned_swap_ins_.insert(each).second) walk->free_bytes -= taken;
     } else if (action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP) {
-      const bool there = each == nullptr || is_there(*each) || each->where == Where::queued;
+      const bool there = each == nullptr || each->state.resident() || each->state.is(Where::queued);
       if (there || planned_swap_ins_.erase(each) > 0) walk->free_bytes += taken;
     }
   }
