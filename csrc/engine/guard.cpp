@@ -90,7 +90,7 @@ RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t
   running->device = &device_;
   running->untouched = (flags & UM_OP_CREATES) != 0;
   running->beside = (flags & UM_OP_BESIDE) != 0;
-  running->at_edge = (flags & UM_OP_AT_EDGE) != 0;
+  running->may_begin_a_step = (flags & (UM_OP_BESIDE | UM_OP_AT_EDGE | UM_OP_RETRIED)) == 0;
   running->differentiated = (flags & UM_OP_DIFFERENTIATED) != 0;
   running->stream = op_stream;
   device_.streams.note(op_stream);

@@ -90,7 +90,7 @@ bool Repetition::call(uint64_t module, bool differentiated) {
 }
 
 void Repetition::begin_op(RunningOp& op) {
-  if (op.beside || op.at_edge) return;
+  if (!op.may_begin_a_step) return;
   const bool backward = op.identity.phase == UM_PHASE_BACKWARD, inside = backward || op.identity.module != 0;
   const bool after_backward = in_backward_ && !backward;
   note_backward(backward);

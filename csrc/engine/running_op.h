@@ -43,10 +43,10 @@ struct Operand {
 struct RunningOp {
   um_device* device = nullptr;
   OpIdentity identity;
-  bool untouched = false;       // UM_OP_CREATES
-  bool beside = false;          // UM_OP_BESIDE
-  bool at_edge = false;         // UM_OP_AT_EDGE
-  bool differentiated = false;  // UM_OP_DIFFERENTIATED
+  bool untouched = false;         // UM_OP_CREATES
+  bool beside = false;            // UM_OP_BESIDE
+  bool may_begin_a_step = false;  // neither UM_OP_BESIDE nor UM_OP_AT_EDGE nor UM_OP_RETRIED
+  bool differentiated = false;    // UM_OP_DIFFERENTIATED
   driver::CUstream stream{};
   WorkingSet working_set;
   std::vector<Movable::Use> swapped;   // memory that may move, pinned for the op; first its operands

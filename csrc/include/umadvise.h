@@ -29,7 +29,7 @@ enum {
   UM_OUT_OF_HOST_MEMORY = 4,
   UM_DRIVER_ERROR = 5,
   UM_BAD_STATE = 6,
-  UM_STEP_BEGINS = 7 /* no failure: see um_repetition_set */
+  UM_STEP_BEGINS = 7 /* no failure: begin a step first (um_repetition_set) */
 };
 
 UM_API uint32_t um_abi_version(void);
@@ -245,12 +245,18 @@ typedef struct um_access {
 
 /* Before an op: makes its storages resident in a fixed order (ordered counting; reads as given, then writes, each range
  * in ascending address), keeps the budget, and says which op later faults belong to. Ops do not nest: an inner begin is
- * an error of the caller. `flags`: of um_op_flag. */
+ * an error of the caller. `flags`: of um_op_flag.
+ *
+ * An op that fails to begin has not run. Two statuses name a remedy that the caller may run before it begins the
+ * op again with UM_OP_RETRIED: after UM_STEP_BEGINS it begins a step (um_repetition_set); after UM_OUT_OF_DEVICE_MEMORY
+ * it frees device memory, by waiting for work that holds exported memory or by um_convert, or it calls
+ * um_refusals_put_off. A remedy that runs ops gives them a flag of their own. */
 typedef enum {
-  UM_OP_CREATES = 1,       /* it only makes memory (aten::empty and kin): its allocations are not touched */
-  UM_OP_BESIDE = 2,        /* of a thread that works beside the step: neither recorded nor compared with a program */
-  UM_OP_AT_EDGE = 4,       /* no step begins with it that has not been told: see um_repetition_set */
-  UM_OP_DIFFERENTIATED = 8 /* autograd takes note of it */
+  UM_OP_CREATES = 1,        /* it only makes memory (aten::empty and kin): its allocations are not touched */
+  UM_OP_BESIDE = 2,         /* of a thread that works beside the step: neither recorded nor compared with a program */
+  UM_OP_AT_EDGE = 4,        /* the remedy for UM_STEP_BEGINS runs it: no step begins with it */
+  UM_OP_DIFFERENTIATED = 8, /* autograd takes note of it */
+  UM_OP_RETRIED = 16        /* it failed to begin, and a remedy has run since: no step begins with it */
 } um_op_flag;
 UM_API um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                              const um_access* accesses, uint32_t count);
@@ -321,7 +327,7 @@ UM_API um_status um_step_watch(const void* address);
 UM_API um_status um_step_undo(um_device* device, uint64_t* refused_at);
 /* Looks for steps that nobody marks, in the ops that come from now on, or no longer: at a place that comes again and
  * again, the same in each of them. Where one begins with an op, um_op_begin returns UM_STEP_BEGINS and the op has not
- * begun: tell of the edge with um_step_set, and begin the op once more with UM_OP_AT_EDGE. */
+ * begun: tell of the edge with um_step_set, and begin the op once more with UM_OP_RETRIED. */
 UM_API um_status um_repetition_set(um_device* device, int32_t on);
 /* A module with parameters is called, by no other module's forward and in no backward. `module` is the same number
  * whenever it is called. 1 where a step begins with that call. */

@@ -10,16 +10,14 @@
 #include <cstdint>
 #include <limits>
 #include <mutex>
-#include <string>
 
-#include "collectives.h"
 #include "cuda_allocator.h"
 #include "errors.h"
 #include "fallbacks.h"
 #include "hooks.h"
 #include "interposer.h"
 #include "owners.h"
-#include "rescue.h"
+#include "remedies.h"
 
 namespace um::hooks {
 namespace {
@@ -39,19 +37,15 @@ c10::DataPtr with_our_deleter(void* block) { return {block, block, &release, c10
 class RoutingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes == 0 || serves_cuda() || um_route_device() == nullptr ||
-        (interposing_outside_ops() && !routes_outside_ops)) {
+    um_device* const device = um_route_device();
+    if (bytes == 0 || serves_cuda() || device == nullptr || (interposing_outside_ops() && !routes_outside_ops)) {
       return ordinary_data(bytes);
     }
     void* block = nullptr;
-    um_status status = um_allocate_routed(bytes, nullptr, &block);
-    if (status == UM_OUT_OF_DEVICE_MEMORY && wait_for_work()) status = um_allocate_routed(bytes, nullptr, &block);
-    if (status != UM_OK) {
-      const std::string refusal = um_last_error();
-      if (rescued(status) || put_off(status, um_route_device())) status = um_allocate_routed(bytes, nullptr, &block);
-      if (status != UM_OK) note_refusal(bytes);
-      throw_as_torch(status, refusal);
-    }
+    const um_status status =
+        request_with_remedies(kHostAllocation, device, [&] { return um_allocate_routed(bytes, nullptr, &block); });
+    if (status != UM_OK) note_refusal(bytes);
+    throw_as_torch(status, um_hooks_last_error);
     ++allocations_made;
     return with_our_deleter(block);
   }

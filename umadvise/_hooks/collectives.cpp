@@ -24,6 +24,7 @@
 #include "errors.h"
 #include "hooks.h"
 #include "interposer.h"
+#include "remedies.h"
 
 namespace um::hooks {
 namespace {
@@ -172,13 +173,11 @@ bool is_held_by_op(const c10::TensorImpl& tensor) {
 bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lease& lease) {
   bool all = true;
   const auto take = [&](const c10::TensorImpl& tensor) {
-    um_status status = lease.take(tensor);
-    if (status == UM_OUT_OF_DEVICE_MEMORY && going().wait()) status = lease.take(tensor);
-    const std::string refusal = status == UM_OK ? "" : um_last_error();
+    const um_status status = request_with_remedies(kCollectiveOperand, nullptr, [&] { return lease.take(tensor); });
     if (status == UM_OUT_OF_DEVICE_MEMORY && is_held_by_op(tensor)) {
       all = false;
     } else {
-      throw_as_torch(status, refusal);
+      throw_as_torch(status, um_hooks_last_error);
     }
   };
   const size_t count = op.schema().arguments().size();

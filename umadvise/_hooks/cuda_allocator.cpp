@@ -5,7 +5,7 @@
 // pointer, so running out of memory must throw; it can be installed once, and is never removed. So what is not routed
 // (after unpatch(), in threads that are switched off, on other devices) gets plain device memory of the same core. No
 // CUDA header is needed: a cudaStream_t passes through as a pointer. Nothing here calls torch, and only a refused
-// request takes the GIL (rescue.h).
+// request takes the GIL (remedies.h).
 #include "cuda_allocator.h"
 
 #include <pthread.h>
@@ -20,7 +20,7 @@
 #include "fallbacks.h"
 #include "hooks.h"
 #include "owners.h"
-#include "rescue.h"
+#include "remedies.h"
 #include "stream_order.h"
 
 namespace um::hooks {
@@ -67,21 +67,14 @@ void serve(int32_t ordinal) {
   served_ordinal = ordinal;
 }
 
-void* allocate_routed(uint64_t bytes, void* stream) {
-  void* block = nullptr;
-  const um_status status = um_allocate_routed(bytes, stream, &block);
-  if (status == UM_OK) return block;
-  const CoreError refusal{status, um_last_error()};
-  if (!rescued(status) || um_allocate_routed(bytes, stream, &block) != UM_OK) throw refusal;
-  return block;
-}
-
 void* allocate(uint64_t bytes, int32_t ordinal, void* stream) {
   if (bytes == 0) return ::operator new(1);  // torch tells live requests apart by their addresses
   void* block = nullptr;
   um_device* device = ordinal == served_ordinal ? um_route_device() : nullptr;
   if (device != nullptr) {
-    block = allocate_routed(bytes, stream);
+    const um_status status =
+        request_with_remedies(kCudaAllocation, device, [&] { return um_allocate_routed(bytes, stream, &block); });
+    if (status != UM_OK) throw CoreError{status, last_error};
   } else {
     constexpr um_placement kPlain{UM_MEMORY_DEVICE, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};
     device = plain_device(ordinal);

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <string>
+#include <utility>
 
 #include "accesses.h"
 #include "backward.h"
@@ -25,7 +25,7 @@
 #include "hooks.h"
 #include "nested_results.h"
 #include "operator_info.h"
-#include "rescue.h"
+#include "remedies.h"
 #include "split.h"
 
 namespace um::hooks {
@@ -90,8 +90,8 @@ class Membership {  // of a thread in the set of those that interpose
 thread_local Membership membership;
 
 thread_local uint32_t thread_phase = UM_PHASE_NONE;
-thread_local bool beside = false;   // those that interpose
-thread_local bool at_edge = false;  // of two steps
+thread_local bool beside = false;       // those that interpose
+thread_local uint32_t remedy_flag = 0;  // ops that a remedy runs now carry it
 
 // Which thread's ops are the steps', of those beside; 0: none, but theirs that interpose.
 std::atomic<uint64_t> followed_thread{0};
@@ -114,8 +114,6 @@ bool is_beside() {
   if (thread == 0) return beside;
   return (beside || membership.counted()) && thread != followed.token();
 }
-
-std::atomic<um_hooks_edge> tell_of_edge{nullptr};
 
 struct OpDescription {
   uint32_t op, phase, module, flags;  // names are interned
@@ -148,9 +146,8 @@ bool is_differentiated(const Op& op) {
 
 template <class Op>
 OpDescription describe(const Op& op) {
-  uint32_t flags = op.creates() ? UM_OP_CREATES : 0;
+  uint32_t flags = remedy_flag | (op.creates() ? UM_OP_CREATES : 0);
   if (is_beside()) flags |= UM_OP_BESIDE;
-  if (at_edge) flags |= UM_OP_AT_EDGE;
   if (is_differentiated(op)) flags |= UM_OP_DIFFERENTIATED;
   if (thread_phase != UM_PHASE_OPTIMIZER) {
     if (const BackwardNode node = current_backward_node(); node.running) {
@@ -160,36 +157,18 @@ OpDescription describe(const Op& op) {
   return {op.name(), thread_phase, forward_module(), flags};
 }
 
-um_status begin(um_device* device, const OpDescription& op, AccessList& accesses) {
-  return um_op_begin_gathered(device, op.op, op.phase, op.module, op.flags, &AccessList::locate, &accesses);
-}
-
-// A step begins with the op that is to begin now.
-um_status begin_step(um_device* device, const OpDescription& op, AccessList& accesses) {
-  const um_hooks_edge tell = tell_of_edge.load();
-  at_edge = true;
-  c10::impl::tls_set_dispatch_key_excluded(kKey, false);  // an op that runs for the edge is one
-  const auto told = static_cast<um_status>(tell == nullptr ? UM_OK : tell());
-  c10::impl::tls_set_dispatch_key_excluded(kKey, true);
-  at_edge = false;
-  if (told == UM_OUT_OF_DEVICE_MEMORY) throw_as_torch(told);
-  TORCH_CHECK(told == UM_OK, "the edge between two steps, which were found by their repetition, failed: see the log");
-  return begin(device, op, accesses);
-}
-
 template <class Op>
 void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
   OpDescription op = describe(what);
   throw_as_torch(guarded([] { announce_stream(); }), um_hooks_last_error);
   begin_without_refusals();
-  um_status status = begin(device, op, accesses);
-  op.flags |= UM_OP_AT_EDGE;  // where it is tried again: it has come once
-  if (status == UM_STEP_BEGINS) status = begin_step(device, op, accesses);
-  if (status == UM_OUT_OF_DEVICE_MEMORY && wait_for_work()) status = begin(device, op, accesses);
-  if (status == UM_OK) return;
-  const std::string refusal = um_last_error();
-  if (rescued(status) || put_off(status, device)) status = begin(device, op, accesses);
-  throw_as_torch(status, refusal);
+  const auto begin = [&] {
+    const um_status status =
+        um_op_begin_gathered(device, op.op, op.phase, op.module, op.flags, &AccessList::locate, &accesses);
+    op.flags |= UM_OP_RETRIED;
+    return status;
+  };
+  throw_as_torch(request_with_remedies(kOpBegin, device, begin), um_hooks_last_error);
 }
 
 // An op that has begun; um_op_end also when the kernel throws.
@@ -272,6 +251,14 @@ void work_beside(bool on) {
 
 }  // namespace
 
+OpsOfRemedy::OpsOfRemedy(uint32_t flag) : outer_flag_(std::exchange(remedy_flag, flag)) {
+  c10::impl::tls_set_dispatch_key_excluded(kKey, false);
+}
+OpsOfRemedy::~OpsOfRemedy() {
+  c10::impl::tls_set_dispatch_key_excluded(kKey, true);
+  remedy_flag = outer_flag_;
+}
+
 bool interposes() { return c10::impl::tls_local_dispatch_key_set().included_.has(kKey); }
 bool inside_op() { return interposes() && c10::impl::tls_local_dispatch_key_set().excluded_.has(kKey); }
 bool interposing_outside_ops() { return interposes() && !inside_op(); }
@@ -316,8 +303,6 @@ void end_region(um_device* device, const ShownList& outputs) {
 um_status um_hooks_interpose(um_device* device) {
   return um::hooks::guarded([&] { um::hooks::interpose_thread(device); });
 }
-
-void um_hooks_edge_set(um_hooks_edge edge) { um::hooks::tell_of_edge = edge; }
 
 void um_hooks_beside(int32_t on) {
   static_cast<void>(um::hooks::guarded([&] { um::hooks::work_beside(on != 0); }));

@@ -15,6 +15,19 @@ bool interposes();
 // Whether an op of this thread's runs that the guard has seen.
 bool inside_op();
 
+// While it lives, ops of this thread are seen although one of its ops is beginning: those that a remedy runs for that
+// op. Each carries the flag (um_op_flag).
+class OpsOfRemedy {
+ public:
+  explicit OpsOfRemedy(uint32_t flag);
+  ~OpsOfRemedy();
+  OpsOfRemedy(const OpsOfRemedy&) = delete;
+  OpsOfRemedy& operator=(const OpsOfRemedy&) = delete;
+
+ private:
+  const uint32_t outer_flag_;
+};
+
 // What a compiled region is given in one run; `index`: among what its graph is called with.
 struct RegionInput {
   const c10::TensorImpl* tensor;

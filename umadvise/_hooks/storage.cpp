@@ -3,7 +3,6 @@
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -12,7 +11,6 @@
 #include "errors.h"
 #include "hooks.h"
 #include "owners.h"
-#include "rescue.h"
 
 namespace um::hooks {
 namespace {
@@ -87,8 +85,6 @@ void give_back(c10::StorageImpl& storage) {
   succeed(storage, std::move(data));
 }
 
-std::atomic<um_hooks_rescuer> rescuer{nullptr};
-
 }  // namespace
 
 bool is_succession(const c10::DataPtr& data) { return data.get_deleter() == &end_succession; }
@@ -100,18 +96,7 @@ void repoint_succession(c10::DataPtr& data, void* to) {
   data = {to, succession, &end_succession, data.device()};
 }
 
-bool rescued(um_status status) {
-  const um_hooks_rescuer call = rescuer.load();
-  return status == UM_OUT_OF_DEVICE_MEMORY && call != nullptr && call() != 0;
-}
-
-bool put_off(um_status status, um_device* device) {
-  return status == UM_OUT_OF_DEVICE_MEMORY && rescuer.load() == nullptr && um_refusals_put_off(device) == UM_OK;
-}
-
 }  // namespace um::hooks
-
-void um_hooks_rescuer_set(um_hooks_rescuer rescuer) { um::hooks::rescuer = rescuer; }
 
 um_status um_hooks_storage_adopt(void* storage, um_device* device, const um_placement* placement) {
   using namespace um::hooks;

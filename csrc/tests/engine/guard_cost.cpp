@@ -40,7 +40,7 @@ long run_rounds(bool looks, uint32_t module) {
     um_status status = begin(0);
     if (status == UM_STEP_BEGINS) {
       ++begun;
-      status = begin(UM_OP_AT_EDGE);
+      status = begin(UM_OP_RETRIED);
     }
     CHECK_OK(status);
     um_op_end(device, nullptr, 0);

@@ -32,7 +32,7 @@ class Loop {
     if (status == UM_STEP_BEGINS) {
       edges.push_back(name);
       CHECK_OK(um_step_set(device_, static_cast<uint32_t>(edges.size())));
-      status = begin(UM_OP_AT_EDGE);
+      status = begin(UM_OP_RETRIED);
     }
     CHECK_OK(status);
     um_op_end(device_, nullptr, 0);

@@ -1,0 +1,73 @@
+#include "remedies.h"
+
+#include <string>
+
+#include "collectives.h"
+#include "errors.h"
+#include "interposer.h"
+
+namespace um::hooks {
+namespace {
+
+std::atomic<um_hooks_rescuer> rescuer{nullptr};
+
+bool begin_step(um_device*) {
+  const um_hooks_edge tell = tell_of_edge.load();
+  const auto told = static_cast<um_status>(tell == nullptr ? UM_OK : tell());
+  if (told == UM_OUT_OF_DEVICE_MEMORY) throw_as_torch(told);
+  TORCH_CHECK(told == UM_OK, "the edge between two steps, which were found by their repetition, failed: see the log");
+  return true;
+}
+
+bool await_collectives(um_device*) { return wait_for_work(); }
+
+bool move_to_unified_memory(um_device*) {
+  const um_hooks_rescuer call = rescuer.load();
+  return call != nullptr && call() != 0;
+}
+
+// A session that moves to unified memory refuses no step.
+bool put_off_refusals(um_device* device) { return rescuer.load() == nullptr && um_refusals_put_off(device) == UM_OK; }
+
+struct Remedy {
+  um_status answers;            // the refusal that it may help against
+  uint32_t serves;              // bits of Request
+  bool (*run)(um_device*);      // false: it cannot help now
+  uint32_t ops_flag = 0;        // what ops carry that it runs (um_op_flag); 0: it runs none
+  bool is_last_resort = false;  // a refusal after it is told in the words of the one before
+};
+
+constexpr Remedy kRemedies[] = {
+    {UM_STEP_BEGINS, kOpBegin, &begin_step, UM_OP_AT_EDGE},
+    {UM_OUT_OF_DEVICE_MEMORY, kOpBegin | kHostAllocation | kCollectiveOperand, &await_collectives},
+    {UM_OUT_OF_DEVICE_MEMORY, kOpBegin | kHostAllocation | kCudaAllocation, &move_to_unified_memory, 0, true},
+    {UM_OUT_OF_DEVICE_MEMORY, kOpBegin | kHostAllocation, &put_off_refusals, 0, true},
+};
+
+bool helped(const Remedy& remedy, um_device* device) {
+  if (remedy.ops_flag == 0) return remedy.run(device);
+  const OpsOfRemedy seen(remedy.ops_flag);
+  return remedy.run(device);
+}
+
+}  // namespace
+
+um_status run_remedies(um_status status, Request request, um_device* device, c10::function_ref<um_status()> attempt) {
+  std::string words = um_last_error();
+  for (const Remedy& remedy : kRemedies) {
+    if (remedy.answers != status || (remedy.serves & request) == 0 || !helped(remedy, device)) continue;
+    const um_status again = attempt();
+    if (again == UM_OK) return UM_OK;
+    if (remedy.is_last_resort) continue;
+    status = again;
+    words = um_last_error();
+  }
+  last_error = words;
+  return status;
+}
+
+}  // namespace um::hooks
+
+void um_hooks_edge_set(um_hooks_edge edge) { um::hooks::tell_of_edge = edge; }
+
+void um_hooks_rescuer_set(um_hooks_rescuer rescuer) { um::hooks::rescuer = rescuer; }
