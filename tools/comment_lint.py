@@ -3,8 +3,8 @@
     python tools/comment_lint.py [FILE ...]
 
 No sentence of a block comment opens with a word of OPENINGS: it would have no subject. No comment has a word of
-`comment_words.txt`, which says what to write instead, and which phrases are exceptions. Code in `backticks` does not
-count. Exit codes: 0 where there is nothing, 3 where there is.
+`comment_words.txt`, which says what to write instead, and which phrases are exceptions. Code does not count:
+`backticks`, calls() and qualified::names. Exit codes: 0 where there is nothing, 3 where there is.
 """
 
 import re
@@ -59,7 +59,7 @@ def comments(text: str, mark: str) -> Iterator[tuple[int, bool, str]]:
 def findings(path: Path, words: dict[re.Pattern[str], str], exceptions: list[str]) -> Iterator[str]:
     """Yields a line for each sentence or word that is wrong."""
     for number, is_block, text in comments(path.read_text(), "#" if path.suffix == ".py" else "//"):
-        prose = re.sub(r"`[^`]*`|[\w:]+\(\)", "`", text)
+        prose = re.sub(r"`[^`]*`|[\w:]+\(\)|\w+::[\w:]+", "`", text)
         sentences = re.split(r"(?<=[.?!]) +", re.sub(r"^(?:- |\d+\. )", "", prose)) if is_block else []
         for sentence in sentences:
             if opening := OPENINGS.match(sentence):

@@ -1,5 +1,12 @@
-// What is arriving or on the device, in order of its last use, and which of that leaves first. Not thread-safe: the
-// device's lock is held.
+// The allocations that are arriving or on the device, in order of their last use, and the choice of the next victim.
+//
+// Without an Outlook the victim is the least recently used allocation; with one it is the allocation whose next use is
+// furthest ahead. Expendable allocations, whose contents a plan does not need, are evicted before all others.
+//
+// Example: A, B and C were used in this order, and are used again 2, 9 and 5 ops ahead. victim() returns B, and
+// victim(9) returns nullptr.
+//
+// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -8,34 +15,34 @@
 
 namespace um {
 
-// How far ahead allocations are used.
+// Predicts how far ahead allocations are used.
 class Outlook {
  public:
   virtual ~Outlook() = default;
-  // In ops from now on; what is not known to be used again has the largest value.
+  // Returns the number of ops until the next use; the largest value if no further use is known.
   virtual int64_t next_use(const Block& block) const = 0;
-  // How long the device will take for the op that begins; any number that is alike for all will do.
+  // Returns how long the device takes for the op that begins, in any unit.
   virtual double op_duration() const { return 1; }
 };
 
 class UseOrder {
  public:
-  // An allocation comes onto the device, or is used there: it is the newest, and no spare any more.
+  // Notes that an allocation arrives on the device, or is used there: it is the newest, and not expendable any more.
   void use(Movable* block) noexcept;
-  // An allocation leaves the device, or is freed: it has no place in the order any more.
+  // Removes an allocation that is evicted or freed.
   void remove(Movable* block) noexcept;
-  // An allocation leaves before all that are no spares, until it is used.
+  // From now on the allocation is evicted before all others, until it is used.
   void set_spare(Movable* block) noexcept;
-  // Which leaves next: of the spares, and of all. nullptr: none of them may.
+  // Return the next victim among expendable allocations, and among all. nullptr: none may be evicted.
   Movable* spare() const;
-  // `later_than`: nothing that is used within so many ops from now.
+  // `later_than`: only an allocation that is used more than so many ops ahead.
   Movable* victim(int64_t later_than = -1) const;
-  // Allocations that kernels which no op announces may use can leave from now on. False: there was none.
+  // Allows to evict allocations that kernels without an op may use. Returns false if there was none.
   bool let_go_of_reach() noexcept;
-  // The first of all; each one's `newer` follows.
+  // Returns the least recently used allocation; `newer` leads to the next one.
   Movable* oldest() const { return oldest_; }
 
-  const Outlook* outlook = nullptr;  // borrowed; nullptr: what was used longest ago leaves first
+  const Outlook* outlook = nullptr;  // borrowed; nullptr: evict the least recently used allocation
 
  private:
   Movable* oldest_ = nullptr;

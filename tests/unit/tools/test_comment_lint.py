@@ -60,7 +60,7 @@ def test_words_are_rejected_in_every_comment(tmp_path: Path) -> None:
 
 
 def test_exceptions_code_and_parts_of_words_are_accepted(tmp_path: Path) -> None:
-    text = "// The test leaves out a wait.\n// Calls leave() and `nobody`.\n// Cleaves it.\n"
+    text = "// The test leaves out a wait.\n// Calls leave() and `nobody` in Where::leaves.\n// Cleaves it.\n"
     assert found(tmp_path / "file.cpp", text) == []
 
 
