@@ -15,7 +15,7 @@ from pathlib import Path
 from harness import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("csrc/memory", "csrc/engine/matching")
+FOLDERS = ("csrc/engine", "csrc/memory", "umadvise/_hooks")
 """Every file in these folders, or below them, is checked."""
 OPENINGS = re.compile(
     r"(?:anybody|by|likewise|none|nobody|of|one (?:that|which|of which)|somebody|that|those (?:of|that|which)|"

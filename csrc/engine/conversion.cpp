@@ -100,7 +100,7 @@ bool Conversion::may_move(const Block& block, const um_conversion& to) const {
 // Returns false if memory is out, or if the owner no longer shows the address.
 bool Conversion::move(Block* block, const um_placement& to) {
   try {
-    if (to.memory == UM_MEMORY_CHUNKED && !device_.swapping.stays(block->record.bytes)) return to_movable(block);
+    if (to.memory == UM_MEMORY_CHUNKED && !device_.swapping.fits_small(block->record.bytes)) return to_movable(block);
     if (to.memory != UM_MEMORY_PREFER_DEVICE) return to_heap(block, to);
   } catch (const Error& error) {
     if (out_of_memory(error)) return false;
@@ -138,7 +138,7 @@ bool Conversion::to_heap(Block* block, const um_placement& to) {
   Block* const place = device_.allocations->take(bytes, to);
   const OnError undo([&] { device_.allocations->give(place); });
   Movable* const movable = notes(*block).movable;
-  if (movable != nullptr) device_.swapping.mover().settle(movable);
+  if (movable != nullptr) device_.swapping.mover().finish_arrival(movable);
   pages ? copy_to_pages(bytes, *place, *block, movable) : copy({0, bytes}, *place, nullptr, *block, movable);
   if (!show(block, place->address)) {
     device_.allocations->give(place);
@@ -168,13 +168,13 @@ bool Conversion::show(Block* block, uint64_t address) noexcept {
 // Afterwards the block lies where `place` did, and `place` where the block did.
 void Conversion::change_place(Block* block, Block* place) noexcept {
   Observation& observation = device_.observation;
-  const bool told = observation.swaps.residency != nullptr;
-  if (told) observation.freed(block);
+  const bool followed = observation.swaps.residency != nullptr;
+  if (followed) observation.freed(block);
   park(place);
   exchange_places(block, place);
   claim(place);
   device_.allocations->moved(*block);
-  if (told) observation.allocated(block, nullptr);
+  if (followed) observation.allocated(block, nullptr);
 }
 
 // Copies in pieces if the allocation exceeds the share of managed memory, because a copy pages in what it writes. Each

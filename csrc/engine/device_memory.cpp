@@ -85,7 +85,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
   // If the touch moved pages, or there was a prefetch, operands of the op may have been evicted.
   if (managed && op != nullptr && !op->untouched && backend.ordered()) {
     const bool serviced = backend.hooks->touch(backend.ordinal, address, bytes, true);
-    if (serviced || placement.advice == UM_ADVICE_PREFETCH) guard.settle(*op);
+    if (serviced || placement.advice == UM_ADVICE_PREFETCH) guard.make_resident(*op);
   }
   return reinterpret_cast<void*>(address);
 }

@@ -35,11 +35,12 @@ void Guard::begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t mo
     running = device.guard.enter(op, phase, module, flags, gather_accesses, context);
   }
   running_op = running;
-  const OnError end([&] { static_cast<void>(end_op(device, nullptr, 0)); });  // the caller ends only what has begun
+  const OnError end(
+      [&] { static_cast<void>(end_op(device, nullptr, 0)); });  // the caller ends only ops whose begin succeeded
   device.guard.bring(*running);
 }
 
-// The device's lock is held.
+// Requires the device's lock.
 RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather_accesses,
                         void* context) {
   device_.times.turn(UM_TIME_GUARD);
@@ -66,15 +67,15 @@ RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t f
   return running;
 }
 
-// Whether pages of what it is given come as they are touched, before its time begins.
+// Returns whether the op's pages are paged in by touching them, before its time begins.
 bool Guard::touches(const RunningOp& op) const {
   return device_.backend.ordered() && !op.working_set.accesses().empty();
 }
 
-// What it is given comes where pages come as they are touched, and its time begins. The lock is taken.
+// Pages in the op's working set if the device does that by touching, and begins the op's time. Takes the lock.
 void Guard::bring(RunningOp& op) {
   if (touches(op)) {
-    if (touch(op)) settle(op);
+    if (touch(op)) make_resident(op);
     const um_device::Locked locked = device_.lock();
     device_.times.turn(UM_TIME_COMPUTE);
   }
@@ -106,7 +107,7 @@ RunningOp* Guard::prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t
   return running;
 }
 
-// Whatever happens from now on belongs to none.
+// Outside ops, events are attributed to no op.
 void Guard::outside_ops() noexcept {
   device_.observation.swaps.op = {step_, 0, 0, 0, 0};
   device_.observation.set_context(OpContexts::outside(step_));
@@ -118,7 +119,7 @@ void Guard::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
     Block* const block = device_.own_block(accesses[i].address);
     if (block != nullptr) operands_.push_back({block, address_of(accesses[i].address) - block->address, &accesses[i]});
   }
-  for (const bool write : {false, true}) {  // what is read comes first
+  for (const bool write : {false, true}) {  // reads first
     for (const Operand& operand : operands_) {
       if ((operand.access->write != 0) == write) use(op, operand);
     }
@@ -126,7 +127,7 @@ void Guard::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
   op.swapped_operands = op.swapped.size();
 }
 
-// Of an op that has begun: one that was refused has written nothing.
+// Called for an op that has begun, because a refused op has written nothing.
 void Guard::note_writes() noexcept {
   if (step_ == 0) return;
   for (const Operand& operand : operands_) {
@@ -134,11 +135,11 @@ void Guard::note_writes() noexcept {
   }
 }
 
-// By kind of memory.
+// Dispatches on the kind of memory.
 void Guard::use(RunningOp& op, const Operand& operand) {
   Block* const block = operand.block;
   notes(*block).seen = true;
-  if (notes(*block).workspace) device_.budget.set_workspace(block, false);  // a tensor's after all
+  if (notes(*block).workspace) device_.budget.set_workspace(block, false);  // it is a tensor's after all
   device_.conversion.meet(block, operand.access->storage);
   if (notes(*block).movable != nullptr) {
     notes(*block).movable->state.change(Change::admit);
@@ -147,15 +148,15 @@ void Guard::use(RunningOp& op, const Operand& operand) {
   }
   op.fixed.push_back(block);
   if (managed(*block)) {
-    const uint64_t at = block->address + operand.offset_bytes;  // no further than its allocation
+    const uint64_t at = block->address + operand.offset_bytes;  // cut to the allocation
     op.working_set.add(at, std::min(operand.access->bytes, block->end() - at), operand.access->write != 0);
-  } else if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {  // a small one, that never leaves
+  } else if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {  // a small one, which is never evicted
     static_cast<void>(device_.swapping.mover().waits.streams.bit_of(op.stream));
   }
 }
 
-// Ordered counting: an op's working set comes onto the device, reads as given, then writes, then what the op allocated.
-// False when all of it was there.
+// In ordered counting, pages in the op's working set: operands that are read, then those that are written, then its
+// allocations. Returns false if all of it was resident.
 bool Guard::touch(const RunningOp& op) const {
   const Backend& backend = device_.backend;
   bool serviced = false;
@@ -165,10 +166,10 @@ bool Guard::touch(const RunningOp& op) const {
   return serviced;
 }
 
-// Eviction follows the order of service (uvm/uvm_pmm_gpu.c), and an old page may be next in line. So the working set is
-// touched in order until a pass finds everything in place. A set that is larger than the device never settles and is
-// left to its faults.
-void Guard::settle(const RunningOp& op) {
+// Evictions follow the order of service (uvm/uvm_pmm_gpu.c), and an old page of the set may be next. So the set is
+// touched in order until a pass moves nothing. A set larger than the device never becomes resident, and is left to its
+// faults.
+void Guard::make_resident(const RunningOp& op) {
   const uint64_t total_bytes = device_.backend.total_bytes;
   if (op.working_set.bytes_if_above(total_bytes) <= total_bytes) {
     for (int pass = 0; pass < WorkingSet::kMostPasses && touch(op); ++pass) {
@@ -210,7 +211,7 @@ uint32_t Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noex
   return unseen;
 }
 
-// Nothing of an op is going on in this thread any more.
+// Called when no part of an op runs in this thread any more.
 void Guard::note_end() noexcept {
   if (!running_ops_.empty()) return static_cast<void>(device_.times.turn(UM_TIME_COMPUTE));
   device_.times.outside_ops();

@@ -1,4 +1,5 @@
-// The guard: what runs before and after each op. Device's lock as each function says.
+// Runs before and after each op: makes its operands resident, keeps them so until it ends, and calls the participants.
+// Each function says whether it takes the device's lock or requires it.
 #pragma once
 
 #include <cstdint>
@@ -16,40 +17,41 @@ class Guard {
   explicit Guard(um_device& device);
 
   // ---- the lock is taken ----
-  // Of a device that may have been closed: then um::Error is thrown, or nothing happens.
+  // Begin an op. Throw um::Error if the device has been closed. end_op() then does nothing.
   static void begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                        um_gather gather, void* context);
   static void begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                        const um_access* accesses, uint32_t count);
   // Returns how many chunked allocations the op made that outlive it and were never seen.
   static uint32_t end_op(um_device& device, const um_shown* outputs, uint32_t count) noexcept;
-  // Of any device.
+  // Shows an allocation of any device.
   static void show(const void* address, void* storage) noexcept;
-  // Something came onto the device for the op, and may have evicted what the op needs too.
-  void settle(const RunningOp& op);
+  // Makes the op's working set resident again, after another page that was paged in for the op may have evicted part of
+  // it.
+  void make_resident(const RunningOp& op);
 
   // ---- the lock is held ----
   void set_step(uint32_t step);
-  // Takes part from now on, or no longer.
+  // Adds or removes a participant.
   void join(Participant& participant) noexcept;
   void leave(Participant& participant) noexcept;
   void leave_all() noexcept;
-  // Everybody who is present at ops, and who is when allocations come and go; in order.
+  // Return the participants at ops and at allocations, in order.
   const std::vector<Participant*>& at_ops() const { return begins_; }
   const std::vector<Participant*>& at_memory() const { return memory_; }
 
-  // The op of this device that runs in this thread; nullptr: none.
+  // Returns the op of this device that runs in this thread; nullptr: none.
   RunningOp* own_op() const { return running_op != nullptr && running_op->device == &device_ ? running_op : nullptr; }
-  // Of all threads.
+  // Returns the running ops of all threads.
   const std::vector<RunningOp*>& running_ops() const { return running_ops_; }
   uint32_t step() const { return step_; }
-  // What the op that begins is given, of this device, as it lay before anything came.
+  // Returns the operands of the op that begins, on this device, as they lay before any swap-in.
   const std::vector<Operand>& operands() const { return operands_; }
   Birth birth(const RunningOp* op) const {
     if (op == nullptr) return {step_, 0, 0, 0};
     return {op->identity.step, op->identity.index, op->identity.op, op->identity.module};
   }
-  // Notes what the working set has come to.
+  // Notes the size of the working set.
   void measure(RunningOp& op) const;
   void tell(um_counters* out) const;
 
@@ -68,7 +70,7 @@ class Guard {
   void report_oversized(const RunningOp& op) noexcept;
 
   um_device& device_;
-  std::vector<Participant*> begins_, ends_, memory_;  // who is present, in order
+  std::vector<Participant*> begins_, ends_, memory_;  // the present participants, in order
   std::vector<Operand> operands_;
   std::vector<RunningOp*> running_ops_;
   StablePool<RunningOp> op_pool_;

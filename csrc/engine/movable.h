@@ -1,6 +1,6 @@
 // An allocation that may move: where it lies, what else has its contents, and who shows its address to others.
 //
-//   host ──► (queued) ──► arriving ──► device ──► leaving ──► host
+//   `host` ──► (`queued`) ──► `arriving` ──► `device` ──► `leaving` ──► `host`
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ enum class Where : uint8_t {
   queued,    // on the host; a plan has asked for it, and its swap-in begins as soon as device memory is free
   arriving,  // on the device; the copy to there may still run
   device,
-  leaving  // on the device, with a source: others can have its memory
+  leaving  // on the device, with a source: its memory may be handed on
 };
 
-// A source can replace the contents on the device. Recipes, which make contents again, will be a second one.
+// A source can restore the contents on the device.
 enum Source : uint8_t {
   kHostCopy = 1  // the host has the same contents, or will when a copy has ended
 };
@@ -28,23 +28,23 @@ enum Source : uint8_t {
 enum class Eviction : uint8_t {
   in_turn,  // by last use
   first,    // a plan says that nothing needs the contents
-  barred    // kernels that no op announces may use it, until an op is given it
+  barred    // kernels without an op may use it, until an op has used it
 };
 
 enum class Change : uint8_t {
-  queue,        // a plan asks for it
-  stay_out,     // the swap-in is called off, or the owner does not show the address any more
-  arrive,       // the swap-in begins
-  arrived,      // the copy of the swap-in has ended
-  leave,        // the eviction begins, with a copy to the host if there is no source
-  stay,         // the eviction is called off
-  hand_on,      // others have its device memory
-  end_source,   // a write makes the host copy stale, or others take its memory on the host
-  copied_out,   // no copy to the host runs any more
-  evict_first,  // a plan says that nothing needs the contents
-  use,          // an op uses it, or its eviction begins: what a plan said before is out of date
-  bar,          // kernels that no op announces may use it
-  admit         // no such kernel runs any more
+  queue,            // a plan requests it
+  remain_out,       // the swap-in is cancelled, or the owner does not show the address any more
+  arrive,           // the swap-in begins
+  arrived,          // the copy of the swap-in has ended
+  leave,            // the eviction begins, with a copy to the host if there is no source
+  cancel_eviction,  // the eviction is cancelled
+  hand_on,          // its device memory is handed on
+  end_source,       // a write makes the host copy stale, or its host memory is reused
+  copied_out,       // no copy to the host runs any more
+  evict_first,      // a plan says that nothing needs the contents
+  use,              // an op uses it, or its eviction begins: the plan's mark is out of date
+  bar,              // kernels without an op may use it
+  admit             // no such kernel runs any more
 };
 
 // Where an allocation lies, which sources its contents have, and when it may be evicted. `change` has all legal
@@ -69,7 +69,7 @@ class MoveState {
     switch (what) {
       case Change::queue:
         return go(is(Where::host), Where::queued);
-      case Change::stay_out:
+      case Change::remain_out:
         return go(out(), Where::host);
       case Change::arrive:
         copying_out_ = false;
@@ -80,7 +80,7 @@ class MoveState {
         copying_out_ = copying_out_ || !has_source();
         sources_ |= kHostCopy;
         return go(resident(), Where::leaving);
-      case Change::stay:  // without a copy to the host the copy to the device may still run
+      case Change::cancel_eviction:  // without a copy to the host the copy to the device may still run
         return go(is(Where::leaving), copying_out_ ? Where::device : Where::arriving);
       case Change::hand_on:
         return go(is(Where::leaving), Where::host);
@@ -120,7 +120,7 @@ class MoveState {
 };
 
 struct Movable {
-  // By an op.
+  // A use by an op.
   struct Use {
     Movable* block;
     bool write;
@@ -134,28 +134,28 @@ struct Movable {
   Block* block = nullptr;
   Residence residence;
   MoveState state;
-  Movable* older = nullptr;  // UseOrder's
+  Movable* older = nullptr;  // links of UseOrder
   Movable* newer = nullptr;
-  Movable* next_free = nullptr;  // StablePool's
-  void* owner = nullptr;    // shows the address to others; nullptr: nobody has said that he does, so it stays there
-  Fences::Fence moved = 0;  // the copy that runs, or ran last; of a departure without one: the last use before
-  uint64_t streams = 0;     // that used it since it came (UsedStreams)
-  Fences::Fence used = 0;   // where one stream alone did: the end of the last op; 0: nobody took it down
-  uint64_t ordered = 0;     // ahead of time, when so many ops had begun, and not used since; 0: it is not so
-  uint64_t part_bytes = 0;  // what it takes of a chunk that it shares; 0: it shares none
-  uint32_t pins = 0;        // while there are any, it stays
-  um_swap_cause cause = UM_SWAP_PLANNED;  // of the move that `moved` is
+  Movable* next_free = nullptr;           // link of StablePool
+  void* owner = nullptr;                  // shows the address; nullptr: unknown, so the allocation is not moved
+  Fences::Fence moved = 0;                // the last copy; for an eviction without one: the last use before
+  uint64_t streams = 0;                   // that used it since it arrived (UsedStreams)
+  Fences::Fence used = 0;                 // if only one stream did: the end of its last op; 0: not recorded
+  uint64_t ordered = 0;                   // the op count at which a plan requested it, if unused since; 0: none
+  uint64_t part_bytes = 0;                // its part of a shared chunk; 0: it shares none
+  uint32_t pins = 0;                      // it is not evicted while there are any
+  um_swap_cause cause = UM_SWAP_PLANNED;  // of the move of `moved`
 };
 
-// Those who show allocations' addresses to others.
+// The owners that show allocations' addresses.
 class Owners {
  public:
   virtual ~Owners() = default;
-  // Whoever shows the address, if he can be told of another one; else nullptr.
+  // Returns the owner that shows the address, if it can be re-pointed; else nullptr.
   virtual void* remember(void* storage, uint64_t address) noexcept = 0;
-  // The address is another one from now on. False: it is not shown there any more, and the allocation stays.
+  // Re-points the owner. Returns false if it does not show `from` any more; the allocation is then not moved.
   virtual bool repoint(void* owner, uint64_t from, uint64_t to) noexcept = 0;
-  // Nothing will be asked of him any more.
+  // Ends the use of the owner.
   virtual void forget(void* owner) noexcept = 0;
 };
 

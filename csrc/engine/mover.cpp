@@ -14,7 +14,7 @@ using driver::CUstream;
 // ---- allocations ---------------------------------------------------------------------------------------------
 
 Movable* Mover::make(uint64_t bytes, CUstream stream, int32_t storage) {
-  while (make_room(bytes)) {  // the driver may have less memory than the budget: then no more is obtainable than it has
+  while (make_room(bytes)) {  // the driver may have less memory than the budget, which lowers the obtainable chunks
     transfers.clear(bytes, storage);
     if (Movable* const made = make_idle(bytes, stream, storage)) return made;
   }
@@ -26,7 +26,8 @@ Movable* Mover::make_idle(uint64_t bytes, CUstream stream, int32_t storage) {
   const uint64_t bit = waits.streams.bit_of(stream);
   Residence residence;
   Block* block = nullptr;
-  const um_event room = events_.wait(UM_EVENT_WAIT_ROOM, UM_SWAP_FOR_ROOM, nullptr);  // of several, perhaps
+  const um_event room =
+      events_.wait(UM_EVENT_WAIT_ROOM, UM_SWAP_FOR_ROOM, nullptr);  // possibly the sum of several waits
   waits.stalls.around(stream, room, [&] { block = memory_.make_on_device(bytes, stream, &residence, storage); });
   if (block == nullptr) return nullptr;
   Movable* const made = made_of(block, residence, Where::device, bytes);
@@ -88,7 +89,7 @@ bool Mover::acquire(const Uses& uses, CUstream stream, bool anyway) {
   return there;
 }
 
-void Mover::settle(Movable* block) {
+void Mover::finish_arrival(Movable* block) {
   block->ordered = 0;
   ++block->pins;
   const OnError undo([&] { --block->pins; });
@@ -105,15 +106,16 @@ void Mover::note_op(const Uses& uses) {
   memory_.layout.op(order.outlook != nullptr ? order.outlook->op_duration() : 1);
 }
 
-// All copies begin before one is waited for.
+// All copies begin before any is awaited.
 bool Mover::bring_all(const Uses& uses) {
   return std::all_of(uses.begin(), uses.end(), [&](const Movable::Use& use) { return bring(use.block); });
 }
 
-// Onto the device, or on its way. False: there is no room, and nothing more will leave.
+// Returns true if the allocation is on the device, or its swap-in has begun; false if there is no memory, and nothing
+// more can be evicted.
 bool Mover::bring(Movable* block) {
-  if (block->state.is(Where::leaving)) transfers.stay(block);
-  // What nobody could be told of stays on the host.
+  if (block->state.is(Where::leaving)) transfers.cancel_eviction(block);
+  // Without an owner to be re-pointed, the allocation remains on the host.
   if (block->residence.range != nullptr || block->owner == nullptr) return true;
   const bool planned = block->state.is(Where::queued);
   do {
@@ -123,11 +125,11 @@ bool Mover::bring(Movable* block) {
   return true;
 }
 
-// An op's small operands may lie in as many chunks as they are, each beside others that have left by now. They leave,
-// and come again into as few as they need. Whether there were any.
+// Small operands of an op may each lie in another chunk, beside parts that have been evicted since. Evicts them, so
+// that they are packed into as few chunks as possible. Returns whether there were any.
 bool Mover::repack(const Uses& uses) {
   bool any = false;
-  memory_.shared.forget();  // they would come back to where they are
+  memory_.shared.forget();  // otherwise they would return to their seats
   for (const Movable::Use& use : uses) {
     Movable* const block = use.block;
     const auto same = [&](const Movable::Use& each) { return each.block == block; };
@@ -141,7 +143,7 @@ bool Mover::repack(const Uses& uses) {
   }
   while (transfers.hand_on_first()) {
   }
-  for (const Movable::Use& use : uses) {  // into whichever parts of chunks there are
+  for (const Movable::Use& use : uses) {  // any part of a chunk will do
     ReservedAddress* const reserved = use.block->residence.reserved;
     if (reserved != nullptr && memory_.shares(use.block->block->record.bytes)) reserved->returns = false;
   }
@@ -156,7 +158,7 @@ bool is_among(const Movable* block, const Mover::Uses& uses) {
 
 }  // namespace
 
-// Chunks of what does not leave and is none of the op's.
+// Returns the chunks of allocations that cannot be evicted, without the op's.
 uint64_t Mover::held_beside(const Uses& uses) const {
   uint64_t chunks = 0;
   std::vector<const SharedChunk*> shared;
@@ -170,17 +172,17 @@ uint64_t Mover::held_beside(const Uses& uses) const {
   return chunks;
 }
 
-// The most chunks that this can be in any budget. What found no room here is on the device there. Each part of a shared
-// chunk that cannot leave may have one to itself, as its neighbours leave and others come: 48 parts of 128 KiB, which
-// fill 3 chunks, may hold 48. They are never more than the chunks that all parts took when there were most of them,
-// where rests that are too small for the next part are at most as much as the parts themselves.
+// Returns an upper bound of these chunks in any budget. An allocation that did not fit here is on the device there.
+// Each part of a shared chunk that cannot be evicted may be alone in its chunk, as its neighbours are evicted and
+// others are swapped in: 48 parts of 128 KiB, which fill 3 chunks, may hold 48. But they never hold more than the
+// chunks that all parts took at their peak, where unused rests take at most as much as the parts themselves.
 uint64_t Mover::held_in_any_budget(const Uses& uses) const {
   uint64_t chunks = 0, parts = 0;
   const auto add = [&](const Movable& each) {
     each.part_bytes > 0 ? void(++parts) : void(chunks += memory_.chunks_of(each.block->record.bytes));
   };
   for (const Movable* each = order.oldest(); each != nullptr; each = each->newer) {
-    const bool gives_way = each->owner != nullptr && each->pins == 0;  // also where it is in reach of ended kernels
+    const bool gives_way = each->owner != nullptr && each->pins == 0;  // even if it is in reach of ended kernels
     if (!gives_way && !is_among(each, uses)) add(*each);
   }
   for (const Movable* each : displaced_) {
@@ -189,7 +191,7 @@ uint64_t Mover::held_in_any_budget(const Uses& uses) const {
   return chunks + std::min(parts, 2 * memory_.chunks_of(parts_bytes_.peak));
 }
 
-// Parts of shared chunks are packed: where they lie too far apart for that, they leave and come again.
+// Counts parts of shared chunks as packed, because they are repacked if they lie too far apart.
 uint64_t Mover::working(const Uses& uses, const std::vector<uint64_t>& made_bytes) const {
   uint64_t chunks = 0;
   std::vector<uint64_t> parts;
@@ -216,7 +218,7 @@ Need Mover::need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& ma
 
 bool Mover::swap_in(Movable* block) {
   if (block->state.is(Where::leaving)) {
-    transfers.stay(block);
+    transfers.cancel_eviction(block);
     return true;
   }
   UM_ASSERT(block->check());
@@ -231,7 +233,7 @@ bool Mover::swap_in(Movable* block) {
 bool Mover::swap_out(Movable* block) {
   if (block->state.is(Where::queued)) {
     unqueue(block);
-    block->state.change(Change::stay_out);
+    block->state.change(Change::remain_out);
     block->ordered = 0;
     UM_ASSERT(block->check());
     ++events_.counted.cancelled;
@@ -243,12 +245,12 @@ bool Mover::swap_out(Movable* block) {
   return true;
 }
 
-bool Mover::set_spare(Movable* block) {
+bool Mover::evict_first(Movable* block) {
   if (!block->may_leave() || block->state.evicted_first()) return false;
   if (block->state.has_source()) {
     leave(block, UM_SWAP_PLANNED);
   } else {
-    order.set_spare(block);
+    order.evict_first(block);
   }
   UM_ASSERT(block->check());
   return true;
@@ -267,7 +269,7 @@ void Mover::progress() {
     }
     if (!lacks(memory_.layout.spare()) && transfers.arrive(next)) {
       queue_.pop_front();
-    } else if (transfers.any_leave() || !lacks(0) || !send(order.spare(), UM_SWAP_PLANNED)) {
+    } else if (transfers.any_leave() || !lacks(0) || !send(order.first_victim(), UM_SWAP_PLANNED)) {
       return;
     }
   }
@@ -289,7 +291,7 @@ uint64_t Mover::queued_bytes() const {
 }
 
 int64_t Mover::send_away(int64_t later_than) {
-  Movable* block = order.spare();
+  Movable* block = order.first_victim();
   if (block == nullptr) block = order.victim(later_than);
   return send(block, UM_SWAP_PLANNED) ? room_of(*block) : 0;
 }
@@ -304,7 +306,7 @@ bool Mover::make_room(const Movable& block) {
   return make_chunks([&] { return memory_.lacking(*block.block, block.residence); });
 }
 
-// `lacking`: how many have to be obtainable, as things are now.
+// `lacking` returns how many chunks must be obtainable in the present state.
 template <class Lacking>
 bool Mover::make_chunks(const Lacking& lacking) {
   while (memory_.ranges.chunks.obtainable() < lacking()) {
@@ -330,9 +332,9 @@ void Mover::set_budget(uint64_t chunks) {
   memory_.ranges.shrink_to_budget();
 }
 
-// A victim with what shares its chunk: only then is that free.
+// Evicts the next victim together with all parts of its chunk, which is free only then.
 bool Mover::evict_one() {
-  if (send(order.spare(), UM_SWAP_PLANNED)) return true;
+  if (send(order.first_victim(), UM_SWAP_PLANNED)) return true;
   Movable* const victim = order.victim();
   const SharedChunk* const shared = victim != nullptr ? victim->residence.range->shared : nullptr;
   const bool any = send(victim, UM_SWAP_FOR_ROOM);

@@ -1,7 +1,14 @@
-// Which allocations move, and when: what ops use and make finds room, and what plans ask for comes and goes.
+// Decides which allocations move, and when: makes device memory available for what ops use and allocate, and carries
+// out the moves that plans request.
 //
-// Nobody makes the host wait. Not thread-safe: the device's lock is held; the device's context is current wherever
-// copies may start.
+// The host never waits here. If device memory is short, allocations that are being evicted are handed on first; then
+// the victims of UseOrder are evicted; then last_resort() is called. Requested swap-ins wait in a queue until there is
+// device memory.
+//
+// Example: the budget is 10 chunks, and 9 are taken. An op needs 3 more. Nothing is being evicted, so make_room()
+// evicts the allocation that is used last, of 2 chunks, and hands it on: then 3 chunks are obtainable.
+//
+// Not thread-safe: callers hold the device's lock. The device's context is current wherever copies may start.
 #pragma once
 
 #include <cstdint>
@@ -19,76 +26,78 @@ class Mover {
  public:
   using Uses = std::vector<Movable::Use>;
 
-  // Every allocation must have been freed when it ends. Throws um::Error.
+  // Every allocation must have been freed before the destructor runs. Throws um::Error.
   Mover(const Backend& backend, MovableMemory& memory, Fences& fences, SwapEvents& events, Owners& owners)
       : waits(backend, fences, events),
         transfers(backend, memory, fences, events, owners, order, waits),
         memory_(memory),
         events_(events) {}
 
-  // An allocation on the device, pinned, whose memory `stream` may use at once; nullptr: there is no room. `storage`:
-  // what it will be called (Record). Throws um::Error.
+  // Makes an allocation on the device, pinned, whose memory `stream` may use at once; nullptr: there is no memory.
+  // `storage`: its future Record::storage. Throws um::Error.
   Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
-  // Likewise, of memory that nobody has and nobody has to leave for; nullptr: there is none.
+  // Does the same without evicting anything; nullptr: there is no free memory.
   Movable* make_idle(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
-  // An allocation on the host that comes when it is used first; what the stream is given from now on may use it there,
-  // or, without one, the CPU, which waits. nullptr: the host has no room. Throws um::Error.
+  // Makes an allocation on the host, which is swapped in at its first use. The further work of `user` may use it there;
+  // or without a stream the CPU may, and this call waits. nullptr: the host has no memory. Throws um::Error.
   Movable* make_out(uint64_t bytes, const driver::CUstream* user = nullptr);
-  // Gives back all of its places; nothing is waited for.
+  // Gives back all places of an allocation, without waiting.
   void free(Movable* block) noexcept;
 
-  // True when pinned allocations are on the device and ready for what an op does: then it has been noted that it does.
+  // Returns true, and notes the uses, if all pinned allocations are on the device and ready for the op.
   bool at_hand(const Uses& uses, driver::CUstream stream);
-  // Brings pinned allocations onto the device and orders `stream` after that; one whose owner nobody knows is used
-  // where it lies. False: they find no room, and some of them may have come; `anyway`: the others are used where they
-  // lie. Throws um::Error, also when the host has no room for what must leave.
+  // Swaps pinned allocations in, and orders `stream` after that; one without a known owner is used where it lies.
+  // Returns false if they do not fit, and some may have been swapped in. `anyway`: the others are then used where they
+  // lie. Throws um::Error, also if the host has no memory for an eviction.
   bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
-  // The host waits until all of an allocation's bytes are where it lies. Throws um::Error.
-  void settle(Movable* block);
-  // What an op needs that is given these allocations and has made others, of so many bytes each: as they lie now, and
-  // at most, in whatever budget the step runs.
+  // Waits on the host until all bytes of an allocation are where it lies. Throws um::Error.
+  void finish_arrival(Movable* block);
+  // Return the chunks that an op needs with these operands, and results of so many bytes each: as allocations lie now,
+  // and at most, in any budget in which the step runs.
   Need need(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   Need need_in_any_budget(const Uses& uses, const std::vector<uint64_t>& made_bytes) const;
-  // An allocation that found no room on the device, where it would stay if no storage shows its address.
+  // Notes an allocation that did not fit on the device, where it would remain if no storage showed its address.
   void note_displaced(const Movable* block) { displaced_.push_back(block); }
-  // Lets allocations leave until so many bytes find room. False when nothing more will leave. Throws um::Error.
+  // Evicts allocations until so many bytes fit. Returns false if nothing more can be evicted. Throws um::Error.
   bool make_room(uint64_t bytes);
-  // The same for an allocation that returns from the host.
+  // Does the same for an allocation that returns from the host.
   bool make_room(const Movable& block);
-  // What shares chunks leaves, as far as it may: how it is packed when it comes again follows from what comes after
-  // this alone. Throws um::Error.
+  // Evicts all allocations in shared chunks, if possible, so that their packing afterwards does not depend on earlier
+  // steps. Throws um::Error.
   void unpack();
-  // From now on with this many chunks: what must leave for that has left when it returns. Throws um::Error.
+  // Sets the number of chunks, and evicts what exceeds it before returning. Throws um::Error.
   void set_budget(uint64_t chunks);
 
-  // An op begins: what is ordered from now on is so for this one or a later one.
+  // Notes that an op begins: from now on swap-ins are requested for this op or a later one.
   void begin_op() { ++ops_; }
 
   // ---- what plans ask for; false: it is so already, or cannot be now ----
   bool swap_in(Movable* block);
   bool swap_out(Movable* block);
-  // It leaves when room is needed for what a plan brings. With a copy: a plan may be wrong about a step.
-  bool set_spare(Movable* block);
-  // Begins what there is room for now. Throws um::Error.
+  // Marks an allocation as the first to be evicted. It is evicted with a copy, because a plan may be wrong about a
+  // step.
+  bool evict_first(Movable* block);
+  // Begins the queued swap-ins for which there is device memory now. Throws um::Error.
   void progress();
   bool busy() const { return !queue_.empty(); }
 
   // ---- what comes and leaves ahead of time ----
-  // Bytes that whoever asks next will have, without what takes that is to come; less than 0: that will be too little.
+  // Returns the free device memory after all queued swap-ins; negative: it will not suffice for them.
   int64_t room_bytes() const;
-  uint64_t queued_bytes() const;  // of what is to come
-  // Of that, what an allocation of so many bytes takes.
+  uint64_t queued_bytes() const;  // of all queued swap-ins
+  // Return the device memory that an allocation takes.
   int64_t room_of(uint64_t bytes) const { return static_cast<int64_t>(memory_.room_of(bytes)); }
   int64_t room_of(const Movable& block) const { return room_of(block.block->record.bytes); }
-  // What is used last begins to leave, if that is more than so many ops from now. Returns its room; 0: nothing does.
+  // Evicts the allocation that is used last, if that is more than `later_than` ops ahead. Returns its device memory; 0:
+  // there is none.
   int64_t send_away(int64_t later_than);
-  // How much has left for room that nobody had ordered.
+  // Returns how many evictions no plan requested.
   int64_t evictions() const { return events_.counted.evictions; }
 
   UseOrder order;
   MoveWaits waits;
   Transfers transfers;
-  // Asked where nothing will leave any more: whether it has ended something, so that there is more room or more may.
+  // Called if nothing more can be evicted. Returns whether it has made more device memory available or evictable.
   std::function<bool()> last_resort = [] { return false; };
 
  private:
@@ -110,10 +119,10 @@ class Mover {
   MovableMemory& memory_;
   SwapEvents& events_;
   StablePool<Movable> pool_;
-  std::deque<Movable*> queue_;  // to come, first the first
+  std::deque<Movable*> queue_;  // swap-ins to begin, in order
   std::vector<const Movable*> displaced_;
-  Level parts_bytes_;  // of shared chunks, which all parts would take at once, wherever they lie
-  uint64_t ops_ = 1;   // that have begun
+  Level parts_bytes_;  // of all allocations that share chunks, wherever they lie
+  uint64_t ops_ = 1;   // how many have begun
 };
 
 }  // namespace um

@@ -20,7 +20,7 @@ constexpr size_t kFew = 8;
 // The number of steps for which a better edge is still searched. A better edge recurs less often than the present one.
 // The bounds are how often the present one may recur for each time of the better one: parts of a batch before an
 // update, or calls of one module before one of another.
-constexpr uint32_t kSettling = 32, kMostParts = 16, kMostCalls = 4;
+constexpr uint32_t kSearchSteps = 32, kMostParts = 16, kMostCalls = 4;
 // If no edge was reached for this many times the longest step, the loop has ended, and another one may run.
 constexpr uint64_t kStale = 4;
 // Short sequences are no steps: an edge takes the host as long as a dozen ops or more, so edges would take most of the
@@ -55,7 +55,7 @@ void Repetition::set(bool on) {
   edges_.clear();
   longest_ = 0;
   due_ = in_backward_ = false;
-  backwards_ = begun_ = calls_ = settled_ = 0;
+  backwards_ = begun_ = calls_ = search_end_ = 0;
   on ? look_again() : watch(Watch::nothing);
   on ? device_.guard.join(*this) : device_.guard.leave(*this);
 }
@@ -123,7 +123,7 @@ void Repetition::note_backward(bool runs) {
     edges_.erase(std::remove_if(edges_.begin(), edges_.end(), wrong), edges_.end());
     look_again();
     if (!edges_.empty()) watch_ = Watch::better;
-    settled_ = begun_ + kSettling;
+    search_end_ = begun_ + kSearchSteps;
   }
   in_backward_ = runs;
 }
@@ -178,7 +178,7 @@ void Repetition::begin_step() {
   due_ = false;
   if (begun_++ != 0) longest_ = std::max(longest_, position_ - last_begin_);
   last_begin_ = position_;
-  if (begun_ >= settled_) watch(Watch::nothing);
+  if (begun_ >= search_end_) watch(Watch::nothing);
 }
 
 // Notes that a place was reached. Returns it as an edge if it has turned out to be one.
@@ -203,7 +203,7 @@ Repetition::Edge* Repetition::look(const Place& place) {
   last_begin_ = before.position;
   seen_.assign(kSlots, {});  // the search begins again for an edge that is better than this one
   watch_ = Watch::better;
-  settled_ = begun_ + kSettling;
+  search_end_ = begun_ + kSearchSteps;
   return &edges_.back();
 }
 

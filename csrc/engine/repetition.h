@@ -87,7 +87,7 @@ class Repetition final : public Participant {
   uint64_t last_begin_ = 0;  // position at which the last step began
   uint64_t longest_ = 0;     // in ops
   uint32_t backwards_ = 0, begun_ = 0, calls_ = 0;
-  uint32_t settled_ = 0;  // the number of steps at which the search for better edges ends
+  uint32_t search_end_ = 0;  // the number of steps at which the search for better edges ends
   bool in_backward_ = false;
   bool due_ = false;   // a step begins with the next call
   uint32_t work_ = 0;  // of the visited ops; only differences matter

@@ -108,14 +108,14 @@ bool Swapping::find_room() noexcept {
 }
 
 // Without chunks nothing can be evicted, and the allocation itself then throws.
-bool Swapping::stays(uint64_t bytes) const {
+bool Swapping::fits_small(uint64_t bytes) const {
   if (chunks_ == nullptr) return true;
   return bytes < chunks_->memory.least_leaving_bytes() && device_.allocations->takes_small(bytes);
 }
 
 Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                           CUstream stream, bool reachable) {
-  if (stays(bytes)) {
+  if (fits_small(bytes)) {
     Block* const small = make_small(bytes, placement, birth, op, stream);
     if (small != nullptr) return small;
   }

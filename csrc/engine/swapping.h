@@ -51,7 +51,7 @@ class Swapping final : public Participant {
   uint64_t device_bytes(const Block& block) const;
   // Returns whether an allocation of this size is small, and fits within the limit of small ones, which are never
   // evicted.
-  bool stays(uint64_t bytes) const;
+  bool fits_small(uint64_t bytes) const;
   Mover& mover() const { return chunks_->mover; }
   HostCopies& copies() const { return chunks_->memory.copies; }
   bool has_chunks() const { return chunks_ != nullptr; }

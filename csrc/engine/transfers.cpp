@@ -45,7 +45,8 @@ void Transfers::disown(Movable* block) noexcept {
   block->owner = nullptr;
 }
 
-// The fence of a copy between its places that begins now, after `before`. When the driver fails, nothing of it runs.
+// Begins a copy between the places of an allocation, after `before`, and returns its fence. If the driver fails, no
+// part of the copy runs afterwards.
 Fences::Fence Transfers::begin_copy(const Movable& block, bool to_host, Fences::Fence before, Wait name) {
   const CUstream stream = to_host ? to_host_ : to_device_;
   const uint64_t device = block.block->address, bytes = block.block->record.bytes;
@@ -62,7 +63,7 @@ Fences::Fence Transfers::begin_copy(const Movable& block, bool to_host, Fences::
 
 // ---- arrivals ------------------------------------------------------------------------------------------------
 
-// The copy waits for whoever had the memory, and for a copy to the host that still writes what it reads.
+// The copy waits for the last user of the memory, and for a copy to the host that still writes the bytes that it reads.
 bool Transfers::arrive(Movable* block) {
   Block* const tensor = block->block;
   const uint64_t from = tensor->address, bytes = tensor->record.bytes;
@@ -72,14 +73,14 @@ bool Transfers::arrive(Movable* block) {
   if (!owners_.repoint(block->owner, from, to)) {
     memory_.to_host(tensor, &block->residence, 0);
     disown(block);
-    block->state.change(Change::stay_out);
+    block->state.change(Change::remain_out);
     return true;
   }
   const OnError undo([&] {
     if (!owners_.repoint(block->owner, to, from)) disown(block);
     memory_.to_host(tensor, &block->residence, 0);
   });
-  memory_.show(block->residence, RawAccess::none);  // it is not whole before the copy has ended
+  memory_.show(block->residence, RawAccess::none);  // it is incomplete until the copy has ended
   const Fences::Fence departed = block->state.copying_out() ? block->moved : 0;
   fences_.replace(&block->moved, begin_copy(*block, false, departed, Wait::arrival_after_departure));
   memory_.layout.arrives(block->residence.range, bytes);
@@ -99,7 +100,8 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
   if (block->residence.copy == nullptr) take_copy(block);
   leaving_.push_back(block);
   const OnError undo([&] { leaving_.pop_back(); });
-  // Before the copy: a write that no op announced must be heard of from now on. What has not come is shown to nobody.
+  // Access is restricted before the copy: from now on an unannounced write must be noticed. An allocation that has not
+  // arrived is hidden already.
   if (block->state.is(Where::device)) memory_.show(block->residence, RawAccess::read);
   Fences::Fence last = waits_.last_use(*block, Wait::departure_of_arrival, Wait::departure_after_cancelled);
   const uint64_t bytes = copies ? block->block->record.bytes : 0;
@@ -114,16 +116,17 @@ void Transfers::leave(Movable* block, um_swap_cause cause) {
   order_.remove(block);
   block->state.change(Change::leave);
   UM_ASSERT(block->check());
-  // How long a part of a shared chunk is still taken must follow from the step alone: then the next one finds the same.
+  // The time for which a part of a shared chunk is taken must follow from the step alone, so that the next step finds
+  // the same parts free.
   if (block->residence.range->shared != nullptr && !backend_.hooks->in_host) hand_on(block);
 }
 
-// Until something writes to it the host's copy is good, once it is whole.
-void Transfers::stay(Movable* block) noexcept {
+// The host copy is valid until the allocation is written, once the copy is complete.
+void Transfers::cancel_eviction(Movable* block) noexcept {
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
   memory_.cancel_departure(block->residence.range);
   ++events_.counted.cancelled;
-  block->state.change(Change::stay);
+  block->state.change(Change::cancel_eviction);
   order_.use(block);
   UM_ASSERT(block->check());
 }
@@ -148,21 +151,22 @@ void Transfers::clear(uint64_t bytes, int32_t storage) {
   }
 }
 
-// Whether its memory can be handed on without anybody waiting for it, where the CPU would have to.
+// Returns whether the memory can be handed on without a wait of the CPU, on devices whose CPU would have to wait.
 bool Transfers::ready(const Movable& block) {
   return !backend_.hooks->in_host || fences_.passed(block.moved, Wait::departure_ended);
 }
 
-// Its memory is somebody else's now, who waits in his stream for what still uses it. Unless it cannot move.
+// Hands on the device memory: its next user waits, in its stream, for the work that still uses it. If the owner cannot
+// be re-pointed, the eviction is cancelled instead.
 void Transfers::hand_on(Movable* block) {
-  const bool catches = backend_.hooks->in_host;  // the CPU may use the copy as soon as it is told of it
+  const bool catches = backend_.hooks->in_host;  // the CPU may use the host copy as soon as the owner is re-pointed
   if (catches) waits_.stand(*block, UM_EVENT_WAIT_ROOM, Wait::departure_ended);
-  // Kernels that no op announced may still use an address that code outside of ops has, and it is unmapped.
+  // Kernels that no op announced may still use an address that code outside of ops has, and it is unmapped now.
   if (MovableMemory::at_reserved(block->residence))
     finish_kernels(backend_, Wait::address_unmapped, "waiting for what uses an address of a tensor that is evicted");
   if (!owners_.repoint(block->owner, block->block->address, block->residence.copy->address)) {
     disown(block);
-    return stay(block);
+    return cancel_eviction(block);
   }
   leaving_.erase(std::find(leaving_.begin(), leaving_.end(), block));
   events_.placed(*block->block, false);
@@ -216,7 +220,7 @@ bool Transfers::to_reserved(Movable* block) {
   return there;
 }
 
-// One that cannot lie at its reserved address gets another one for life: code may access that.
+// An allocation that cannot lie at its reserved address gets another one for life, because code may access that.
 void Transfers::hand_out(Movable* block, bool for_life) {
   Residence& residence = block->residence;
   if (residence.range == nullptr) return;
@@ -234,7 +238,7 @@ void Transfers::hand_out(Movable* block, bool for_life) {
 
 void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_bit) {
   Movable* const block = use.block;
-  if (block->residence.range == nullptr) {  // the device uses page-locked memory where it is, slowly
+  if (block->residence.range == nullptr) {  // the device uses pinned memory where it is, slowly
     if (block->state.copying_out()) waits_.stall(*block, stream, Wait::op_after_departure);
     block->streams |= stream_bit;
     UM_ASSERT(block->check());
@@ -246,7 +250,7 @@ void Transfers::await(const Movable::Use& use, CUstream stream, uint64_t stream_
   }
   note_use(block, stream_bit);
   if (use.write) {
-    if (block->state.copying_out()) {  // the host's copy would be of half-written contents
+    if (block->state.copying_out()) {  // the host copy would have half-written contents
       waits_.stall(*block, stream, Wait::write_after_departure);
       block->state.change(Change::copied_out);
     }
@@ -270,16 +274,16 @@ void Transfers::stand_by(Movable* block) {
 
 void Transfers::lend(CUstream stream, Movable* block) {
   const uint64_t bit = waits_.streams.lend(stream);
-  if (block->state.is(Where::leaving)) stay(block);
+  if (block->state.is(Where::leaving)) cancel_eviction(block);
   block->streams |= bit;
   fences_.replace(&block->used);
 }
 
 void Transfers::serve(Movable* block, bool write) {
-  if (block->residence.range == nullptr) return;  // where it lies on the host anybody may do anything
-  if (write && block->state.is(Where::leaving)) stay(block);
+  if (block->residence.range == nullptr) return;  // on the host all accesses are allowed
+  if (write && block->state.is(Where::leaving)) cancel_eviction(block);
   const bool arrives = block->state.is(Where::arriving);
-  // What leaves can be read, unless it has not even come.
+  // An allocation that is being evicted can be read, unless it has not even arrived.
   if (arrives || block->state.is(Where::leaving)) waits_.stand(*block, UM_EVENT_WAIT_COPY, Wait::stray_access);
   if (arrives) has_come(block);
   if (write) {
@@ -290,8 +294,8 @@ void Transfers::serve(Movable* block, bool write) {
   reveal(block);
 }
 
-// What arrives is not whole before its copy has ended. What the host has unchanged may be read only: a write to it must
-// be heard of, or it would leave without what was written.
+// Hides an allocation until its swap-in has ended. One with a host copy may only be read: a write must be noticed, or
+// an eviction would lose it.
 void Transfers::reveal(Movable* block) {
   memory_.show(block->residence, block->state.is(Where::arriving) ? RawAccess::none
                                  : block->state.has_source()      ? RawAccess::read
@@ -301,7 +305,7 @@ void Transfers::reveal(Movable* block) {
 
 // ---- copies on the host --------------------------------------------------------------------------------------
 
-// If need be in place of one of what stays on the device.
+// If the host's memory is used up, host copies of allocations that remain on the device are dropped.
 void Transfers::take_copy(Movable* block) {
   if (memory_.add_copy(*block->block, &block->residence, to_host_)) return;
   bool any = false;
@@ -317,7 +321,7 @@ void Transfers::take_copy(Movable* block) {
                   " more are to leave the device; allow more, or make the model smaller");
 }
 
-// What still reads or writes it is waited for by who gets the memory.
+// The next user of the host memory waits for work that still reads or writes it.
 void Transfers::drop_copy(Movable* block) noexcept {
   block->state.change(Change::end_source);
   memory_.drop_copy(&block->residence, left_out(Wait::host_copy_dropped) ? 0 : block->moved);

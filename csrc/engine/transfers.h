@@ -1,9 +1,24 @@
-// How one allocation comes onto the device and leaves it: the copies, and who may use it meanwhile.
+// Moves one allocation between the device and the host: the copies, and the waits of its users meanwhile.
 //
-// What an op uses is pinned on the device from before its kernel is launched until the op ends; what its kernel still
-// does after that is waited for, in streams, by whoever gets the memory. What leaves stays where it is, readable, until
-// somebody takes its memory; only then does it lie on the host, and its owner is told. Not thread-safe: the device's
-// lock is held, and its context is current.
+// A swap-in takes device memory, re-points the owner to it, and copies; the op that needs the allocation waits for the
+// copy in its stream. A swap-out copies to the host, and the allocation remains readable on the device. Its device
+// memory is *handed on* only when it is needed: then the owner is re-pointed to the host copy, and the next user of the
+// memory waits, in its stream, for the copy to the host.
+//
+// Invariants:
+// - A pinned allocation is not evicted. An op's operands are pinned from before its kernels are launched until the op
+//   ends. Work that the kernels still do afterwards is awaited, in streams, by the next user of the memory.
+// - An allocation with a source (MoveState) has a host copy with the same contents, at the latest when `moved` passes.
+// A
+//   write waits for that copy, and then drops the host copy.
+// - `leaving_` has exactly the allocations in the state `leaving`, in the order of leave().
+//
+// Example: a storage of 4 MiB in two chunks was written, and leave() begins a copy to the host of 0.4 ms. If an op
+// reads the storage after 0.1 ms, cancel_eviction() cancels the departure: the storage keeps its chunks, and the copy
+// is still valid. If another storage needs two chunks instead, hand_on_first() points this storage to its host copy,
+// and the other one's stream waits for the remaining 0.3 ms.
+//
+// Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
 #include <cstdint>
@@ -25,59 +40,62 @@ class Transfers {
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
-  // Asks who shows the allocation's address as that of a storage, unless that is known: from now on it may leave.
+  // Notes the storage that shows the allocation's address, unless one is known: from now on the allocation may be
+  // evicted.
   void meet(Movable* block, void* storage);
 
   // ---- moves ----
-  // Begins the copy from the host to the device. False: there is not enough device memory. It stays on the host when
-  // its address is not shown any more. Throws um::Error.
+  // Begins the swap-in of an allocation. Returns false if there is not enough device memory. The allocation remains on
+  // the host if its owner does not show its address any more. Throws um::Error.
   [[nodiscard]] bool arrive(Movable* block);
-  // Begins the way to the host, once the last user has ended. Throws um::Error when the host has no room.
+  // Begins the eviction of an allocation, once its last user has ended. Throws um::Error if the host has no memory.
   void leave(Movable* block, um_swap_cause cause);
-  // Calls off a way to the host: the allocation is needed after all.
-  void stay(Movable* block) noexcept;
-  // Gives back all of its places; nothing is waited for.
+  // Cancels an eviction, because the allocation is needed after all.
+  void cancel_eviction(Movable* block) noexcept;
+  // Gives back all places of an allocation, without waiting.
   void free(Movable* block) noexcept;
-  // Whether anything is on its way to the host.
+  // Returns whether the device memory of any allocation can be handed on.
   bool any_leave() const { return !leaving_.empty(); }
   template <class Each>
   void each_leaving(const Each& each) const {
     for (const Movable* block : leaving_) each(*block);
   }
-  // What began to leave first gives up its memory on the device; `at_once`: only where nobody has to wait for that.
-  // False: there is none. Throws um::Error.
+  // Hands on the device memory of the allocation whose eviction began first. `at_once`: only if the CPU need not wait
+  // for that. Returns false if there is none. Throws um::Error.
   bool hand_on_first(bool at_once = false);
-  // What leaves from where a storage of so many bytes is to come gives up its memory, where nobody has to wait for
-  // that, whoever began to leave before. Throws um::Error.
+  // Hands on the memory that the layout has for a storage of so many bytes, if allocations there are being evicted and
+  // the CPU need not wait for that. Throws um::Error.
   void clear(uint64_t bytes, int32_t storage);
 
   // ---- addresses that code outside of ops has (memory/reserved_addresses.h) ----
-  // The next arrival of an allocation is under its reserved address. What lies in another part of a chunk is evicted
-  // for that, if it may be. Throws um::Error.
+  // The next swap-in of an allocation is to its reserved address. If the allocation lies in another part of a chunk, it
+  // is evicted for that if possible. Throws um::Error.
   void call_back(Movable* block);
-  // A pinned allocation on the device lies at its reserved address from now on, if it has one. `for_life`: the address
-  // that it has when this returns is its own for life. Throws um::Error.
+  // Moves a pinned allocation on the device to its reserved address, if it has one. `for_life`: the address that it has
+  // afterwards is its own for life. Throws um::Error.
   void hand_out(Movable* block, bool for_life);
-  // The same, but false if it does not lie at the reserved address. Throws um::Error.
+  // Does the same, but returns false if the allocation does not lie at the reserved address then. Throws um::Error.
   bool to_reserved(Movable* block);
-  // An address to be compared with others, which the allocation has for life, wherever it lies. Throws um::Error.
+  // Returns an address to be compared with others, which the allocation has for life, wherever it lies. Throws
+  // um::Error.
   uint64_t reserve(Movable* block) { return memory_.reserve(block->block, &block->residence); }
 
   // ---- uses ----
-  // An op in the stream of this bit (UsedStreams) uses it on the device: it leaves after all that were used before.
+  // Notes that an op in the stream of this bit (UsedStreams) uses it on the device: it is evicted after all that were
+  // used before.
   void note_use(Movable* block, uint64_t stream_bit) noexcept {
     fences_.replace(&block->used);
     block->streams |= stream_bit;
     order_.use(block);
   }
-  // What the stream is given next uses a pinned allocation, where it is or will be. Throws um::Error.
+  // Makes the further work of the stream wait until a pinned allocation may be used where it is or will be. Throws
+  // um::Error.
   void await(const Movable::Use& use, driver::CUstream stream, uint64_t stream_bit);
-  // The host waits until all of a pinned allocation is on the device. Throws um::Error.
+  // Waits on the host until all of a pinned allocation is on the device. Throws um::Error.
   void stand_by(Movable* block);
-  // It is used in this stream too, by whatever that is given until it is freed or leaves. Throws um::Error.
+  // Notes that work of this stream may use it until it is freed or evicted. Throws um::Error.
   void lend(driver::CUstream stream, Movable* block);
-  // Makes an access possible that no op announced and that is not allowed where the allocation lies on the device,
-  // where such accesses are caught (the emulated device). Throws um::Error.
+  // Permits an access that no op announced, on a device that catches these (the emulated device). Throws um::Error.
   void serve(Movable* block, bool write);
 
  private:
@@ -98,7 +116,7 @@ class Transfers {
   UseOrder& order_;
   MoveWaits& waits_;
   driver::CUstream to_device_{}, to_host_{};
-  std::deque<Movable*> leaving_;  // in the order in which they began to
+  std::deque<Movable*> leaving_;  // in the order of leave()
 };
 
 }  // namespace um

@@ -12,8 +12,8 @@ void UseOrder::use(Movable* block) noexcept {
 }
 
 void UseOrder::remove(Movable* block) noexcept {
-  UM_ASSERT(!block->state.evicted_first() || spares_ > 0);
-  if (block->state.evicted_first()) --spares_;
+  UM_ASSERT(!block->state.evicted_first() || first_victims_ > 0);
+  if (block->state.evicted_first()) --first_victims_;
   block->state.change(Change::use);
   if (block->older == nullptr && oldest_ != block) return;
   (block->older != nullptr ? block->older->newer : oldest_) = block->newer;
@@ -21,14 +21,14 @@ void UseOrder::remove(Movable* block) noexcept {
   block->older = block->newer = nullptr;
 }
 
-void UseOrder::set_spare(Movable* block) noexcept {
+void UseOrder::evict_first(Movable* block) noexcept {
   UM_ASSERT(block->older != nullptr || oldest_ == block);
   block->state.change(Change::evict_first);
-  ++spares_;
+  ++first_victims_;
 }
 
-Movable* UseOrder::spare() const {
-  for (Movable* each = spares_ > 0 ? oldest_ : nullptr; each != nullptr; each = each->newer) {
+Movable* UseOrder::first_victim() const {
+  for (Movable* each = first_victims_ > 0 ? oldest_ : nullptr; each != nullptr; each = each->newer) {
     if (each->state.evicted_first() && each->may_leave()) return each;
   }
   return nullptr;

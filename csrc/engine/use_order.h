@@ -1,7 +1,7 @@
 // The allocations that are arriving or on the device, in order of their last use, and the choice of the next victim.
 //
 // Without an Outlook the victim is the least recently used allocation; with one it is the allocation whose next use is
-// furthest ahead. Expendable allocations, whose contents a plan does not need, are evicted before all others.
+// furthest ahead. Allocations whose contents a plan does not need are evicted before all others.
 //
 // Example: A, B and C were used in this order, and are used again 2, 9 and 5 ops ahead. victim() returns B, and
 // victim(9) returns nullptr.
@@ -27,14 +27,15 @@ class Outlook {
 
 class UseOrder {
  public:
-  // Notes that an allocation arrives on the device, or is used there: it is the newest, and not expendable any more.
+  // Notes that an allocation arrives on the device, or is used there: it is the newest, and not one of the first to
+  // evict.
   void use(Movable* block) noexcept;
   // Removes an allocation that is evicted or freed.
   void remove(Movable* block) noexcept;
   // From now on the allocation is evicted before all others, until it is used.
-  void set_spare(Movable* block) noexcept;
-  // Return the next victim among expendable allocations, and among all. nullptr: none may be evicted.
-  Movable* spare() const;
+  void evict_first(Movable* block) noexcept;
+  // Return the next victim among the first to evict, and among all. nullptr: none may be evicted.
+  Movable* first_victim() const;
   // `later_than`: only an allocation that is used more than so many ops ahead.
   Movable* victim(int64_t later_than = -1) const;
   // Allows to evict allocations that kernels without an op may use. Returns false if there was none.
@@ -47,7 +48,7 @@ class UseOrder {
  private:
   Movable* oldest_ = nullptr;
   Movable* newest_ = nullptr;
-  uint64_t spares_ = 0;
+  uint64_t first_victims_ = 0;
 };
 
 }  // namespace um

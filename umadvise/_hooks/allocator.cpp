@@ -1,8 +1,7 @@
-// The CPU allocator: threads that are routed to a device get its memory, all others the allocator that was there
-// before.
+// The CPU allocator: threads with a route to a device get its memory, and all others that of the former allocator.
 //
-// Installed for the life of the process, because torch and its libraries free with today's allocator what they got from
-// yesterday's (oneDNN does): so the deleter decides by address alone, and the context of every block is its address.
+// It is installed for the life of the process. torch and its libraries free memory of an earlier allocator with the
+// present one (as oneDNN does). So the deleter decides by address alone, and the context of every block is its address.
 #include "allocator.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -22,7 +21,7 @@
 namespace um::hooks {
 namespace {
 
-// Set once, before the allocator is visible to anybody.
+// Both are set once, before the allocator is installed.
 c10::Allocator* previous_allocator = nullptr;
 c10::DeleterFnPtr previous_free = nullptr;
 
@@ -57,7 +56,7 @@ class RoutingAllocator final : public c10::Allocator {
   }
 };
 
-// Never destroyed: storages outlive every static.
+// It is never destroyed, because storages outlive static objects.
 RoutingAllocator& routing_allocator() {
   static auto* const allocator = new RoutingAllocator;
   return *allocator;

@@ -1,9 +1,9 @@
-// Collectives, sends and receives: they return at once, and threads of the process group's (gloo) or streams of its own
-// (NCCL) go on with the addresses that they were given. So whatever an op of c10d is given is exported, which keeps it
-// where it is, resident and writable, from before the op begins until its work has ended.
+// Collectives, sends and receives return at once, and then threads of the process group (gloo) or its own streams
+// (NCCL) use the addresses of their tensors. So all tensors of a c10d op are exported, which pins them, resident and
+// writable, from before the op begins until its work has ended.
 //
-// This is done in kernels above those of the backends alone: at BackendSelect, which no op of c10d has, and which torch
-// keeps where Python runs an op (a DTensor that is redistributed), so that the interposer sees nothing of it.
+// This is done in kernels above those of the backends, at the key BackendSelect: no op of c10d uses it, and torch keeps
+// it when Python runs an op (a DTensor that is redistributed), which the interposer does not see.
 #include "collectives.h"
 
 #if __has_include(<torch/csrc/distributed/c10d/Work.hpp>)
@@ -37,7 +37,7 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 constexpr DispatchKey kKey = DispatchKey::BackendSelect;
 constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
 
-// Allocations that stay where they are until it ends, and the storages that they belong to.
+// Pins allocations, and keeps their storages alive, until it ends.
 class Lease {
  public:
   Lease() = default;
@@ -47,7 +47,7 @@ class Lease {
 
   bool empty() const { return held_.empty(); }
 
-  // UM_OUT_OF_DEVICE_MEMORY: it finds no room.
+  // Returns UM_OUT_OF_DEVICE_MEMORY if the tensor does not fit.
   um_status take(const c10::TensorImpl& tensor) {
     c10::StorageImpl* const storage = storage_of_ours(tensor);
     const auto is_it = [&](const Held& each) { return each.storage.unsafeGetStorageImpl() == storage; };
@@ -60,7 +60,7 @@ class Lease {
         if (status == UM_OK) um_export_release(address);
         continue;
       }
-      if (status == UM_UNSUPPORTED) return UM_OK;  // of a GPU, which uses it wherever it is
+      if (status == UM_UNSUPPORTED) return UM_OK;  // on a GPU, which uses it wherever it lies
       um_allocation found{};
       if (status == UM_OK && um_allocation_at(address, &found) == UM_OK)
         held_.push_back({tensor.storage(), address, found.serial});
@@ -68,7 +68,7 @@ class Lease {
     }
   }
 
-  // On a GPU the stream that is current comes after the work: whoever gets the memory waits for it.
+  // On a GPU the current stream runs after the work, so the next user of the memory waits for that stream.
   void order_by_stream() const {
     for (const Held& each : held_) {
       const c10::Device device = each.storage.device();
@@ -78,7 +78,7 @@ class Lease {
 
   void end() noexcept {
     for (const Held& each : std::exchange(held_, {})) {
-      um_allocation found{};  // another one, where torch has resized the storage meanwhile
+      um_allocation found{};  // torch may have resized the storage meanwhile
       if (um_allocation_at(each.address, &found) == UM_OK && found.serial == each.serial)
         um_export_release(each.address);
     }
@@ -94,7 +94,7 @@ class Lease {
 };
 using SharedLease = std::shared_ptr<Lease>;
 
-// nullptr: nobody can be told when it ends, as of gloo's sends and receives.
+// Returns nullptr if the work cannot notify when it ends, such as gloo's sends and receives.
 FuturePtr future_of(c10d::Work& work) {
   try {
     return work.getFuture();
@@ -103,7 +103,7 @@ FuturePtr future_of(c10d::Work& work) {
   }
 }
 
-// Work that is going on.
+// The work that is running: `notifying_` reports its end, and `polled_` must be asked.
 class Going {
  public:
   void follow(const WorkPtr& work, const SharedLease& lease) {
@@ -116,7 +116,7 @@ class Going {
     }
     if (!future) return;
     future->addCallback([this, lease](c10::ivalue::Future& ended) {
-      if (!interposes()) um_hooks_beside(1);  // what follows in a thread of the group's may be a callback of the user's
+      if (!interposes()) um_hooks_beside(1);  // the rest of this thread's callback may be the user's code
       static_cast<void>(guarded([&] { lease->order_by_stream(); }));
       lease->end();
       const std::lock_guard<std::mutex> lock(lock_);
@@ -126,10 +126,10 @@ class Going {
     });
   }
 
-  // Work that its user has waited for or let go of.
+  // Forgets polled work that has completed, or that its user has dropped.
   void ask() {
     if (polled_count_.load(std::memory_order_relaxed) == 0) return;
-    std::vector<std::pair<WorkPtr, SharedLease>> ended;  // let go of without the lock
+    std::vector<std::pair<WorkPtr, SharedLease>> ended;  // destroyed after the lock is released
     const std::lock_guard<std::mutex> lock(lock_);
     const auto goes_on = [](const auto& each) { return !each.first->isCompleted() && each.first.use_count() > 1; };
     const auto first = std::stable_partition(polled_.begin(), polled_.end(), goes_on);
@@ -138,7 +138,7 @@ class Going {
     polled_count_ = polled_.size();
   }
 
-  // Until all that goes on now holds nothing any more.
+  // Waits until all notifying work that runs now has ended.
   bool wait() {
     std::unique_lock<std::mutex> lock(lock_);
     const std::vector<FuturePtr> all = notifying_;
@@ -158,18 +158,18 @@ class Going {
 };
 
 Going& going() {
-  static auto* const all = new Going;  // threads of process groups may outlive every static
+  static auto* const all = new Going;  // threads of process groups may outlive static objects
   return *all;
 }
 
-// Whether the guard holds what is in chunks until the op that runs now has ended, be it on the host.
+// Returns whether the guard pins the tensor until the running op has ended, because it lies in chunks.
 bool is_held_by_op(const c10::TensorImpl& tensor) {
   um_allocation found{};
   return inside_op() && um_allocation_at(address_of(*storage_of_ours(tensor)), &found) == UM_OK &&
          found.memory == UM_MEMORY_CHUNKED;
 }
 
-// False: not all of it finds room, and the rest is good until the op has ended.
+// Returns false if some tensors do not fit; the others remain pinned until the op has ended.
 bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lease& lease) {
   bool all = true;
   const auto take = [&](const c10::TensorImpl& tensor) {
@@ -204,7 +204,7 @@ void hold_for_collectives() {
     for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
       const auto op = dispatcher.findSchema(name);
       if (name.name.rfind("c10d::", 0) != 0 || !op || op->schema().returns().empty()) continue;
-      if (op->schema().returns().back().type()->kind() != c10::TypeKind::ClassType) continue;  // no work
+      if (op->schema().returns().back().type()->kind() != c10::TypeKind::ClassType) continue;  // it returns no work
       all->push_back(dispatcher.registerImpl(name, kKey, c10::KernelFunction::makeFromBoxedFunction<&hold>(),
                                              std::nullopt, nullptr, "umadvise"));
     }

@@ -1,10 +1,10 @@
-// The functions given to torch's CUDAPluggableAllocator, which in its global mode asks them for every CUDA tensor of
-// the process, whatever the thread.
+// The functions given to torch's CUDAPluggableAllocator. In its global mode it calls them for every CUDA tensor of the
+// process, in any thread.
 //
-// What that mode does (torch/csrc/cuda/CUDAPluggableAllocator.cpp): it asks for 0 bytes too; it never checks for a null
-// pointer, so running out of memory must throw; it can be installed once, and is never removed. So what is not routed
-// (after unpatch(), in threads that are switched off, on other devices) gets plain device memory of the same core. No
-// CUDA header is needed: a cudaStream_t passes through as a pointer. Nothing here calls torch, and only a refused
+// This mode (torch/csrc/cuda/CUDAPluggableAllocator.cpp) requests 0 bytes too. It never checks for a null pointer, so
+// running out of memory must throw. It can be installed once, and is never removed. So requests without a route (after
+// unpatch(), in threads that are switched off, on other devices) get plain device memory of the same core. No CUDA
+// header is needed, because a cudaStream_t passes through as a pointer. This code never calls torch, and only a refused
 // request takes the GIL (remedies.h).
 #include "cuda_allocator.h"
 
@@ -29,19 +29,20 @@ namespace {
 constexpr int32_t kNoDevice = -1;
 std::atomic<int32_t> served_ordinal{kNoDevice};
 
-// A forked child inherits tensors, but neither the driver nor the threads that may have held a lock: frees do nothing.
+// A forked child inherits tensors, but neither the driver nor the threads that may have held a lock, so frees do
+// nothing.
 std::atomic<bool> forked{false};
 
-// In a thread in which torch's allocator is asked to forget a block that lives on: whose it is.
+// Set while torch's allocator must forget a block that remains allocated. It receives the block's stream.
 thread_local StreamOrder::Stream* taken_over = nullptr;
 
-// Never destroyed, like everything here that a free needs: tensors outlive every static.
+// It is never destroyed, like everything else that a free needs, because tensors outlive static objects.
 StreamOrder& stream_order() {
   static auto* const order = new StreamOrder;
   return *order;
 }
 
-// For the life of the process, as torch's allocator is.
+// They are open for the life of the process, as torch's allocator is installed.
 struct PlainDevices {
   std::mutex opening;
   std::map<int32_t, um_device*> by_ordinal;
@@ -68,7 +69,7 @@ void serve(int32_t ordinal) {
 }
 
 void* allocate(uint64_t bytes, int32_t ordinal, void* stream) {
-  if (bytes == 0) return ::operator new(1);  // torch tells live requests apart by their addresses
+  if (bytes == 0) return ::operator new(1);  // torch distinguishes live requests by their addresses
   void* block = nullptr;
   um_device* device = ordinal == served_ordinal ? um_route_device() : nullptr;
   if (device != nullptr) {
@@ -99,12 +100,12 @@ void announce_stream() {
   um_op_stream_set(ordinal == kNoDevice ? nullptr : current_cuda_stream(ordinal));
 }
 
-// Torch's allocator finds by the address that it gave out whose the block is, and throws for any other address. So it
-// frees the block as far as it knows, also because it may soon be given the address for another one.
+// Torch's allocator knows a block by the address that it returned, and throws for any other address. So the block is
+// freed there before it moves, also because that address may soon be returned for another block.
 bool take_over(void* block, c10::DeleterFnPtr torchs) noexcept {
   StreamOrder::Stream owner{};
   try {
-    stream_order().own(block, owner);  // here, where it can still fail
+    stream_order().own(block, owner);  // this call may fail, so it is first
     taken_over = &owner;
     torchs(block);
     taken_over = nullptr;

@@ -1,10 +1,10 @@
-// The interposer: a boxed fallback above all other keys of the dispatcher that brackets every op with um_op_begin and
+// The interposer: a boxed fallback above all other keys of the dispatcher, which encloses every op in um_op_begin and
 // um_op_end.
 //
-// What counts as one op: the first operator that is not merely a sequence of other operators. Composite operators, and
-// calls that a mode above autograd will make again (autocast, functorch), pass through with the key still included, so
-// that the operators they come down to arrive here themselves. Everything inside one op belongs to it: what a Python
-// mode's or subclass's handler runs, and what saved-tensor hooks run.
+// One op is the first operator that is not merely a sequence of other operators. Composite operators, and calls that a
+// mode above autograd will repeat (autocast, functorch), pass through with the key still included, so that their inner
+// operators arrive here themselves. Everything inside of an op belongs to it, including what a handler of a Python mode
+// or subclass runs, and what saved-tensor hooks run.
 #include "interposer.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -34,24 +34,25 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-// No key is reserved for third parties. This one is the only mode key that torch never includes and registers no kernel
-// for, it lies above every key that changes what an op is, and torch carries it to autograd's threads like any other.
+// No key is reserved for third parties. This is the only mode key that torch never includes, and for which it registers
+// no kernel. It is above every key that changes the meaning of an op, and torch propagates it to autograd's threads.
 constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericMode;
 constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
 
-// Where a kernel of one of these is about to run, the op comes back through the dispatcher from the top.
+// A kernel of one of these keys calls the op again through the dispatcher, from the top.
 constexpr DispatchKeySet kReentering =
     c10::autocast_dispatch_keyset | c10::functorch_transforms_ks |
     DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
                     DispatchKey::Functionalize});
 
-// Autograd takes composite operators apart. Without it (inference mode) they reach a Python mode or tensor subclass
-// whole, and what its handler calls never arrives here: torch excludes all keys above Python for it.
+// Autograd decomposes composite operators. Without it (inference mode) they arrive at a Python mode or tensor subclass
+// as a whole, and the ops that its handler calls are not seen here, because torch excludes all keys above Python for
+// it.
 bool comes_apart(const OperatorInfo& info, DispatchKeySet keys) {
   return info.composite(keys) && (!keys.has(DispatchKey::Python) || keys.has_any(c10::autograd_dispatch_keyset));
 }
 
-// A view of a tensor that is made of others may touch them: a DTensor may be redistributed for it.
+// A view of a tensor that consists of others may access them: a DTensor may be redistributed for it.
 bool is_given_wrappers(const OperatorInfo& info, const torch::jit::Stack& stack) {
   const c10::IValue* const arguments = stack.data() + (stack.size() - info.argument_count);
   return std::any_of(arguments, arguments + info.argument_count, [](const c10::IValue& value) {
@@ -59,12 +60,12 @@ bool is_given_wrappers(const OperatorInfo& info, const torch::jit::Stack& stack)
   });
 }
 
-// One device for the process: autograd's threads work for whichever thread interposes.
+// There is one device for the process, because autograd's threads work for any thread that interposes.
 std::atomic<um_device*> interposed_device{nullptr};
 std::mutex interposing_lock;
 std::atomic<int> interposing_threads{0};
 
-class Membership {  // of a thread in the set of those that interpose
+class Membership {  // of a thread in the set of threads that interpose
  public:
   ~Membership() { leave(); }  // the thread may end while it interposes
   void join(um_device* device) {
@@ -90,13 +91,13 @@ class Membership {  // of a thread in the set of those that interpose
 thread_local Membership membership;
 
 thread_local uint32_t thread_phase = UM_PHASE_NONE;
-thread_local bool beside = false;       // those that interpose
-thread_local uint32_t remedy_flag = 0;  // ops that a remedy runs now carry it
+thread_local bool beside = false;       // this thread works beside threads that interpose
+thread_local uint32_t remedy_flag = 0;  // the flag of ops that a remedy runs now
 
-// Which thread's ops are the steps', of those beside; 0: none, but theirs that interpose.
+// The thread whose ops belong to the steps; 0: the ops of all threads that interpose do.
 std::atomic<uint64_t> followed_thread{0};
 
-class Followed {  // a thread, which may end while it is
+class Followed {  // a thread that is followed, and may end meanwhile
  public:
   ~Followed() { end(); }
   void begin() { followed_thread = token(); }
@@ -108,7 +109,7 @@ class Followed {  // a thread, which may end while it is
 };
 thread_local Followed followed;
 
-// Of no step: autograd's own threads work for whoever is followed.
+// Returns whether this thread's ops belong to no step. Autograd's own threads work for the followed thread.
 bool is_beside() {
   const uint64_t thread = followed_thread.load(std::memory_order_relaxed);
   if (thread == 0) return beside;
@@ -119,7 +120,7 @@ struct OpDescription {
   uint32_t op, phase, module, flags;  // names are interned
 };
 
-// A call of an operator.
+// A call of an operator, as describe() reads it.
 struct Call {
   const OperatorInfo& info;
   const torch::jit::Stack& stack;
@@ -134,7 +135,7 @@ struct Call {
   }
 };
 
-// Whether autograd takes note of an op outside of modules; nobody wants to know it where nobody looks for steps.
+// Returns whether autograd records an op outside of modules. This is only needed while steps are searched for.
 template <class Op>
 bool is_differentiated(const Op& op) {
   if (tell_of_edge.load(std::memory_order_relaxed) == nullptr) return false;
@@ -171,7 +172,7 @@ void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
   throw_as_torch(request_with_remedies(kOpBegin, device, begin), um_hooks_last_error);
 }
 
-// An op that has begun; um_op_end also when the kernel throws.
+// An op that has begun. Its destructor calls um_op_end, also if the kernel throws.
 class RunningOp {
  public:
   RunningOp(um_device* device, NestedResults& nested) : device_(device), nested_(nested) {}
@@ -221,7 +222,7 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
   run_op(op, below, stack, info);
 }
 
-// For the life of the process: without the key in a thread's set the fallback is never reached.
+// The fallback is registered for the life of the process. It is not called for threads whose key set lacks the key.
 void register_fallback() {
   static auto* const registration = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
       kKey, c10::KernelFunction::makeFromBoxedFunction<&interpose>(), "umadvise interposer"));
@@ -264,7 +265,7 @@ bool inside_op() { return interposes() && c10::impl::tls_local_dispatch_key_set(
 bool interposing_outside_ops() { return interposes() && !inside_op(); }
 
 um_device* begin_region(const RegionRun& run) {
-  if (!interposing_outside_ops()) return nullptr;  // it belongs to the op that runs, or nobody guards
+  if (!interposing_outside_ops()) return nullptr;  // it is part of the running op, or this thread is not guarded
   if (beside && interposing_threads.load(std::memory_order_relaxed) == 0) return nullptr;
   AccessList accesses;
   run.gather(accesses);

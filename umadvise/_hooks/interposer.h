@@ -1,4 +1,4 @@
-// The interposer: see interposer.cpp.
+// The interposer (interposer.cpp).
 #pragma once
 
 #include <c10/util/ArrayRef.h>
@@ -7,16 +7,16 @@
 
 namespace um::hooks {
 
-// True while this thread interposes and runs no op. Memory that torch makes then is the CPU's own, as it is with a GPU:
-// the tensor that stands for a Python number, a storage that a file is read into.
+// Returns whether this thread interposes and runs no op. Memory that torch allocates then is the CPU's, as with a GPU:
+// the tensor of a Python number, or a storage into which a file is read.
 bool interposing_outside_ops();
-// Whether the guard sees ops of this thread, unless they are part of another one.
+// Returns whether the guard sees ops of this thread, unless they are part of another op.
 bool interposes();
-// Whether an op of this thread's runs that the guard has seen.
+// Returns whether an op of this thread runs that the guard has seen.
 bool inside_op();
 
-// While it lives, ops of this thread are seen although one of its ops is beginning: those that a remedy runs for that
-// op. Each carries the flag (um_op_flag).
+// While this object lives, the guard sees ops of this thread although one of its ops is beginning: the ops that a
+// remedy runs for that op. Each has the flag (um_op_flag).
 class OpsOfRemedy {
  public:
   explicit OpsOfRemedy(uint32_t flag);
@@ -28,16 +28,16 @@ class OpsOfRemedy {
   const uint32_t outer_flag_;
 };
 
-// What a compiled region is given in one run; `index`: among what its graph is called with.
+// An input of one run of a compiled region. `index` is its index among the arguments of the graph.
 struct RegionInput {
   const c10::TensorImpl* tensor;
   uint32_t index;
   bool write;
 };
 struct RegionRun {
-  uint32_t region;  // its name, interned
+  uint32_t region;  // the region's interned name
   c10::ArrayRef<RegionInput> inputs;
-  bool gradients;  // autograd may take note of it
+  bool gradients;  // autograd may record it
 
   uint32_t name() const { return region; }
   static bool creates() { return false; }
@@ -50,10 +50,10 @@ struct RegionRun {
     for (const RegionInput& input : inputs) visit(*input.tensor);
   }
 };
-// From here to `end_region` everything in this thread belongs to one op. nullptr: nobody guards it, and nothing is to
-// end. Throws what torch throws for an op that is refused.
+// All ops of this thread between this call and `end_region` are one op. nullptr: this thread is not guarded, and there
+// is nothing to end. Throws as torch does for a refused op.
 um_device* begin_region(const RegionRun& run);
-// The same with a status, and um_hooks_last_error's message.
+// Returns a status instead, with the message of um_hooks_last_error.
 um_status try_region(const RegionRun& run, um_device*& device);
 void end_region(um_device* device, const ShownList& outputs);
 

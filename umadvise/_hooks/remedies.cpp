@@ -26,15 +26,15 @@ bool move_to_unified_memory(um_device*) {
   return call != nullptr && call() != 0;
 }
 
-// A session that moves to unified memory refuses no step.
+// A session that moves to unified memory postpones no refusal.
 bool put_off_refusals(um_device* device) { return rescuer.load() == nullptr && um_refusals_put_off(device) == UM_OK; }
 
 struct Remedy {
-  um_status answers;            // the refusal that it may help against
+  um_status answers;            // the refusal against which it may help
   uint32_t serves;              // bits of Request
   bool (*run)(um_device*);      // false: it cannot help now
-  uint32_t ops_flag = 0;        // what ops carry that it runs (um_op_flag); 0: it runs none
-  bool is_last_resort = false;  // a refusal after it is told in the words of the one before
+  uint32_t ops_flag = 0;        // the flag of the ops that it runs (um_op_flag); 0: it runs none
+  bool is_last_resort = false;  // a refusal after it has the message of the one before
 };
 
 constexpr Remedy kRemedies[] = {

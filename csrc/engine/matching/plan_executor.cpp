@@ -135,7 +135,7 @@ void PlanExecutor::begin_as_planned() {
   for (const int32_t storage : program.persistent_storages()) {
     Block* const block = program.starts_resident(storage) ? nullptr : cursor_.block(storage);
     if (block != nullptr && notes(*block).movable != nullptr)
-      static_cast<void>(device_.swapping.mover().set_spare(notes(*block).movable));
+      static_cast<void>(device_.swapping.mover().evict_first(notes(*block).movable));
   }
 }
 
@@ -299,7 +299,7 @@ bool PlanExecutor::move(const Program::Action& action, Movable* block) {
     case UM_PLAN_SWAP_OUT:
       return mover.swap_out(block);
     case UM_PLAN_DROP:  // it costs nothing if the host copy is valid
-      return action.argument != 0 ? mover.swap_out(block) : mover.set_spare(block);
+      return action.argument != 0 ? mover.swap_out(block) : mover.evict_first(block);
     case UM_PLAN_PREFETCH:
       return action.argument == 0 ? mover.swap_in(block) : mover.swap_out(block);
     case UM_PLAN_WAIT:  // the op that needs the storage waits, in its stream

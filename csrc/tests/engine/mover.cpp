@@ -99,7 +99,7 @@ void random_program(uint64_t seed, uint32_t delay_max_us) {
     } else if (kind == 4) {
       rig.mover->swap_in(all[which].movable);
     } else if (kind == 5) {
-      rig.mover->set_spare(all[which].movable);
+      rig.mover->evict_first(all[which].movable);
     } else if (kind == 6) {  // raw accesses, where it lies; on the host they need nobody
       const bool write = chance() % 2 == 0;
       rig.mover->transfers.serve(all[which].movable, write);
