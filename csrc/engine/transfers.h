@@ -48,7 +48,8 @@ class Transfers {
   // Begins the swap-in of an allocation. Returns false if there is not enough device memory. The allocation remains on
   // the host if its owner does not show its address any more. Throws um::Error.
   [[nodiscard]] bool arrive(Movable* block);
-  // Begins the eviction of an allocation, once its last user has ended. Throws um::Error if the host has no memory.
+  // Begins the eviction of an allocation, once its last user has ended. On a GPU a part of a shared chunk is handed on
+  // at once. Throws um::Error if the host has no memory.
   void leave(Movable* block, um_swap_cause cause);
   // Cancels an eviction, because the allocation is needed after all.
   void cancel_eviction(Movable* block) noexcept;

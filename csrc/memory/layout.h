@@ -61,9 +61,9 @@ class Layout {
   }
   std::vector<const ChunkRange*> in_the_way_of_shared(int64_t group) { return in_the_way_of(kShared - group); }
 
-  // Begins a step that is expected to repeat the last one. If too many stays of the last step missed their chunks,
-  // makes a new layout: at once if the last step repeated the one before, or else after the first two steps that are
-  // alike. Throws std::bad_alloc.
+  // Begins a step that is expected to repeat the last one. Makes a new layout if too many stays of the last step missed
+  // their chunks, and if that step repeated the one before: the layout of a step that does not recur would only cost
+  // mapping calls. Throws std::bad_alloc.
   void begin_step();
   // Forgets the layout, because no step like the last ones is expected.
   void stop() noexcept;
@@ -80,7 +80,7 @@ class Layout {
   void cancel_departure(const ChunkRange* range) noexcept;
 
   bool follows() const { return follows_; }      // the steps are expected to be alike
-  uint64_t spare() const { return spare_; }      // chunks that swap-ins ahead of time keep free
+  uint64_t spare() const { return spare_; }      // chunks that layouts lacked, so swap-ins ahead of time keep them free
   uint64_t layouts() const { return layouts_; }  // how many were made since stop()
   // Returns whether steps like this one keep to the layout, or no other layout is tried soon.
   bool steady() const {

@@ -13,9 +13,10 @@ std::atomic<um_hooks_rescuer> rescuer{nullptr};
 
 bool begin_step(um_device*) {
   const um_hooks_edge tell = tell_of_edge.load();
-  const auto told = static_cast<um_status>(tell == nullptr ? UM_OK : tell());
-  if (told == UM_OUT_OF_DEVICE_MEMORY) throw_as_torch(told);
-  TORCH_CHECK(told == UM_OK, "the edge between two steps, which were found by their repetition, failed: see the log");
+  const auto edge_status = static_cast<um_status>(tell == nullptr ? UM_OK : tell());
+  if (edge_status == UM_OUT_OF_DEVICE_MEMORY) throw_as_torch(edge_status);
+  TORCH_CHECK(edge_status == UM_OK,
+              "the edge between two steps, which were found by their repetition, failed: see the log");
   return true;
 }
 
