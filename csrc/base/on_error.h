@@ -9,7 +9,7 @@ namespace um {
 // `undo` runs after whatever the scope has made since, and before what it had made by then, is gone. It must not throw,
 // nor look at a variable that was to hold what a call returns that threw: g++ 12 has written to it.
 template <class Undo>
-class OnError {
+class [[nodiscard]] OnError {
  public:
   explicit OnError(Undo undo) : undo_(std::move(undo)) {}
   ~OnError() {

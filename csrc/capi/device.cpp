@@ -35,7 +35,9 @@ uint64_t of_parts(const Work& work, um_device* device) {
 
 template <class Row>
 uint64_t recorded(um_device* device, std::vector<Row> um::Tape::Rows::* rows, Row* out, uint64_t capacity) {
-  return of_parts([=] { return device->recording.read(rows, out, out != nullptr ? capacity : 0); }, device);
+  return of_parts(
+      [=] { return um::device_lock.assert_held(), device->recording.read(rows, out, out != nullptr ? capacity : 0); },
+      device);
 }
 
 // "cuMemFree", or "cuMemAdvise (CUDA 12.2)" where a function comes in several forms.
@@ -222,11 +224,15 @@ um_status um_export_release(const void* address) {
 // ---- what happened -----------------------------------------------------------------------------------------
 
 uint64_t um_events_drain(um_device* device, um_event* out, uint64_t capacity) {
-  return of_parts([=] { return device->observation.drain(given(out, "the place for events"), capacity); }, device);
+  return of_parts(
+      [=] {
+        return um::device_lock.assert_held(), device->observation.drain(given(out, "the place for events"), capacity);
+      },
+      device);
 }
 
 uint64_t um_events_dropped(um_device* device) {
-  return of_parts([=] { return device->observation.dropped(); }, device);
+  return of_parts([=] { return um::device_lock.assert_held(), device->observation.dropped(); }, device);
 }
 
 void um_events_enable(um_device* device, int32_t on) {
@@ -307,5 +313,5 @@ uint64_t um_recorded_edges(um_device* device, um_recorded_edge* out, uint64_t ca
   return recorded(device, &um::Tape::Rows::edges, out, capacity);
 }
 uint64_t um_recorded_lost(um_device* device) {
-  return of_parts([=] { return device->recording.lost(); }, device);
+  return of_parts([=] { return um::device_lock.assert_held(), device->recording.lost(); }, device);
 }

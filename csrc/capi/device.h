@@ -31,6 +31,6 @@ Result guarded_value(Result otherwise, const Work& work) noexcept {
 
 inline um_device& checked(um_device* device) { return *given(device, "the device"); }
 // Locked until the end of the expression.
-inline um_device::Locked alive(um_device* device) { return checked(device).alive(); }
+inline um_device::Locked alive(um_device* device) ACQUIRE(um::device_lock) { return checked(device).alive(); }
 
 }  // namespace um::capi

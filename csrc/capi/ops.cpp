@@ -18,16 +18,16 @@ namespace {
 constexpr const char* kEdge = "the place for the readings";
 
 // Throws um::Error: the step that ends was refused.
-void set_step(const um_device::Locked& device, uint32_t step) {
+void set_step(const um_device::Locked& device, uint32_t step) REQUIRES(um::device_lock) {
   device->guard.set_step(step);
   device->swapping.end_put_off();
 }
 
-void spend_on(const um_device::Locked& device, um_time kind) {
+void spend_on(const um_device::Locked& device, um_time kind) REQUIRES(um::device_lock) {
   device->times.set_outside(kind, !device->guard.running_ops().empty());
 }
 
-void read(const um_device::Locked& device, um_edge* out) {
+void read(const um_device::Locked& device, um_edge* out) REQUIRES(um::device_lock) {
   out->events = device->observation.waiting();
   device->accounts.read(&out->counters);
   device->swapping.read(&out->swaps);

@@ -1,6 +1,7 @@
-// Reports a device's counters and its memory. Callers hold the device's lock.
+// Reports a device's counters and its memory.
 #pragma once
 
+#include "base/thread_safety.h"
 #include "engine/participant.h"
 #include "memory/statistics.h"
 #include "umadvise.h"
@@ -12,16 +13,16 @@ class Accounts final : public Participant {
  public:
   explicit Accounts(um_device& device) : Participant(device, kAccountTurns) {}
 
-  void read(um_counters* out) const;
-  void read(um_memory_stats* out);
+  void read(um_counters* out) const REQUIRES(device_lock);
+  void read(um_memory_stats* out) REQUIRES(device_lock);
   um_memory_history history() const;
   uint64_t placed(um_placed* out, uint64_t capacity) const;
   // Resets the peaks of the device and of all participants.
-  void reset_all_peaks();
+  void reset_all_peaks() REQUIRES(device_lock);
   // Called after memory has moved.
-  void sample_residency() noexcept;
+  void sample_residency() noexcept REQUIRES(device_lock);
 
-  void end_op(RunningOp& /*op*/) noexcept override { sample_residency(); }
+  void end_op(RunningOp& /*op*/) noexcept override REQUIRES(device_lock) { sample_residency(); }
 
  private:
   Level resident_, host_;  // bytes

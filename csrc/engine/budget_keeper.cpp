@@ -44,7 +44,7 @@ bool has_convertible_plain(const Allocations& allocations, const RunningOp& op) 
 // converted. This is the op that was refused last, as the device's count of ops. It is 0 when the first budget is set.
 std::atomic<uint64_t> refused_last{0};
 
-uint64_t place_of(const Guard& guard, const RunningOp& op) {
+uint64_t place_of(const Guard& guard, const RunningOp& op) REQUIRES(device_lock) {
   um_counters counted{};
   guard.tell(&counted);
   const std::vector<RunningOp*>& running = guard.running_ops();

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "base/thread_safety.h"
 #include "engine/budget.h"
 #include "engine/participant.h"
 
@@ -13,15 +14,15 @@ class BudgetKeeper final : public Participant {
   explicit BudgetKeeper(um_device& device) : Participant(device, kBudgetTurns) {}
 
   // Sets the budget; 0: none from now on. Throws um::Error.
-  void set(uint64_t bytes);
-  void drop() noexcept;
+  void set(uint64_t bytes) REQUIRES(device_lock);
+  void drop() noexcept REQUIRES(device_lock);
   // Drops the budget of a closed device that has only workspaces left, which libraries keep until the process ends.
-  void drop_if_idle() noexcept;
+  void drop_if_idle() noexcept REQUIRES(device_lock);
 
   // Applies `change` to the model and evicts its victims. On a GPU the evictions run after all work of `stream` until
   // now, and count for that op. Throws um::Error.
   template <class Change>
-  void keep(const Change& change, driver::CUstream stream = nullptr, const OpIdentity& op = {}) {
+  void keep(const Change& change, driver::CUstream stream = nullptr, const OpIdentity& op = {}) REQUIRES(device_lock) {
     if (!budget_->bounded()) return;
     const RequiredContext current(backend());
     budget_->follow(allocations());
@@ -32,13 +33,13 @@ class BudgetKeeper final : public Participant {
   // the caller converts it and runs the op again. Otherwise the device would hold more than the budget until the op
   // ends. Example: of 128 MiB, 115 are plain; an op that uses 64 MiB of managed memory would bring the device to
   // 179 MiB. Throws um::Error.
-  void check(const RunningOp& op) const;
+  void check(const RunningOp& op) const REQUIRES(device_lock);
   // Ends exports of pages, for which code outside of ops has addresses, if the op's pages do not fit beside them.
   // Throws um::Error.
-  void end_exports_for(const RunningOp& op);
+  void end_exports_for(const RunningOp& op) REQUIRES(device_lock);
   // Ends exports for a range that is used now, and notes its use (`Budget::use`).
   void use(uint64_t address, uint64_t bytes, Budget::Use use, driver::CUstream stream = nullptr,
-           const OpIdentity& op = {});
+           const OpIdentity& op = {}) REQUIRES(device_lock);
   // Return how much of the device managed memory may take, and how much it takes.
   uint64_t managed_limit_bytes() const;
   uint64_t resident_bytes() const;
@@ -47,17 +48,17 @@ class BudgetKeeper final : public Participant {
   // Counts a page fault, on a device that announces faults, unless a running op uses the page and so has counted it.
   // Evicts other pages for it, but none of running ops. Example: torch fills a new tensor from a list, outside of ops.
   // Throws um::Error.
-  void count_fault(uint64_t address, bool write);
+  void count_fault(uint64_t address, bool write) REQUIRES(device_lock);
   void outside_ops() const noexcept { announce_faults(budget_->bounded()); }
   // Marks memory that a library allocated for itself, which is not evicted.
   void set_workspace(Block* block, bool is_one);
 
-  void begin_op(RunningOp& op) override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
 
  private:
-  void end_exports_beyond(uint64_t needed_bytes);
+  void end_exports_beyond(uint64_t needed_bytes) REQUIRES(device_lock);
   void announce_faults(bool on) const noexcept;
-  void enforce(driver::CUstream stream, const OpIdentity& op);
+  void enforce(driver::CUstream stream, const OpIdentity& op) REQUIRES(device_lock);
   const Backend& backend() const;
   const Allocations& allocations() const;
   uint64_t most_bytes() const;

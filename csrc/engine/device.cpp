@@ -78,7 +78,9 @@ void um_device::keep(um_device* device) {
 // A caller that uses a participant holds the lock of a live device, or has a running op.
 void um_device::free_parts() noexcept {
   const Lock lock = try_lock();
-  if (!lock.owns_lock() || !emptied_ || !has_parts() || !guard.running_ops().empty()) return;
+  if (!lock.owns_lock()) return;
+  um::device_lock.assert_held();
+  if (!emptied_ || !has_parts() || !guard.running_ops().empty()) return;
   parts_.reset();
   backend.helper.reset();
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/thread_safety.h"
 #include "engine/accounts.h"
 #include "engine/budget_keeper.h"
 #include "engine/conversion.h"
@@ -36,13 +37,19 @@ struct um_device {
  public:
   using Lock = um::owners::Lock;
   // A device together with its lock, which is held.
-  struct Locked {
+  struct [[nodiscard]] SCOPED_CAPABILITY Locked {
+    Locked(um_device* its, Lock taken) ACQUIRE(um::device_lock) : device(its), lock(std::move(taken)) {}
+    Locked(Locked&&) = default;
+    ~Locked() RELEASE() {}
     um_device* operator->() const { return device; }
     um_device* device;
     Lock lock;
   };
   // An allocation together with its device's lock, which is held. `block` is nullptr if there is none.
-  struct Found {
+  struct [[nodiscard]] SCOPED_CAPABILITY Found {
+    Found() ACQUIRE(um::device_lock) {}
+    Found(Found&&) = default;
+    ~Found() RELEASE() {}
     um_device* device = nullptr;
     um::Block* block = nullptr;
     Lock lock;
@@ -56,10 +63,10 @@ struct um_device {
   // already, or if the driver does not take its memory back.
   void close();
   bool accepts_allocations() const { return accepts_.load(std::memory_order_relaxed); }
-  Locked lock() { return {this, Lock(mutex_)}; }
+  Locked lock() ACQUIRE(um::device_lock) { return {this, Lock(mutex_)}; }
   Lock try_lock() { return Lock(mutex_, std::try_to_lock); }
   // Throws um::Error if the device has been emptied.
-  Locked alive();
+  Locked alive() ACQUIRE(um::device_lock) NO_THREAD_SAFETY_ANALYSIS;
   // Returns whether the participants still exist. Requires the lock. Without the lock, the members from `guard` on may
   // be used only while the device is alive, or while an op runs on it.
   bool has_parts() const { return parts_ != nullptr; }
@@ -75,25 +82,25 @@ struct um_device {
   static bool owns(const void* address) noexcept;
   static void describe(const void* address, um_allocation* out);
   static void label(const void* address, uint32_t role, uint32_t name);
-  static Found find(uint64_t address, bool at_start);
-  static Found find_range(const void* address, uint64_t bytes);
+  static Found find(uint64_t address, bool at_start) ACQUIRE(um::device_lock) NO_THREAD_SAFETY_ANALYSIS;
+  static Found find_range(const void* address, uint64_t bytes) ACQUIRE(um::device_lock) NO_THREAD_SAFETY_ANALYSIS;
 
   // ---- the lock is held ----
   // Return nullptr for an address of another device. The block starts at the address, or else contains it.
   um::Arena* own_arena(uint64_t address) const;
   um::Block* own_block(const void* address) const;
-  uint64_t list(um_allocation* out, uint64_t capacity);
-  void query(um_device_info* out);
+  uint64_t list(um_allocation* out, uint64_t capacity) REQUIRES(um::device_lock);
+  void query(um_device_info* out) REQUIRES(um::device_lock);
   // Gives unused memory back to the driver.
-  void trim();
+  void trim() REQUIRES(um::device_lock);
   // Throw um::Error if the provider cannot do this.
-  void fail(const char* function, uint64_t nth);
-  void set_link(const um_link& link, const um_driver_costs& costs);
+  void fail(const char* function, uint64_t nth) REQUIRES(um::device_lock);
+  void set_link(const um_link& link, const um_driver_costs& costs) REQUIRES(um::device_lock);
   // Makes the device's time virtual from now on (um_emulated_set_clock).
-  void set_clock(const um_link& link, const um_driver_costs& costs);
+  void set_clock(const um_link& link, const um_driver_costs& costs) REQUIRES(um::device_lock);
   // Measures the nanoseconds of each of `copies` copies in the requested directions, which run at the same time
   // (link_measure.cpp).
-  void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]);
+  void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]) REQUIRES(um::device_lock);
 
   um::Backend backend;
   um::Owners& owners;
@@ -106,38 +113,39 @@ struct um_device {
 
  public:
   um::Guard& guard;
-  um::Observation& observation;
-  um::Times& times;
-  um::Accounts& accounts;
-  um::BudgetKeeper& budget;
-  um::Participant& workspaces;
-  um::Streams& streams;
-  um::Exports& exports;
-  um::Swapping& swapping;
-  um::Conversion& conversion;
-  um::PlanExecutor& plan_executor;
-  um::Recording& recording;
-  um::Sampling& sampling;
-  um::Repetition& repetition;
-  um::StepUndo& step_undo;
+  um::Observation& observation GUARDED_BY(um::device_lock);
+  um::Times& times GUARDED_BY(um::device_lock);
+  um::Accounts& accounts GUARDED_BY(um::device_lock);
+  um::BudgetKeeper& budget GUARDED_BY(um::device_lock);
+  um::Participant& workspaces GUARDED_BY(um::device_lock);
+  um::Streams& streams GUARDED_BY(um::device_lock);
+  um::Exports& exports GUARDED_BY(um::device_lock);
+  um::Swapping& swapping GUARDED_BY(um::device_lock);
+  um::Conversion& conversion GUARDED_BY(um::device_lock);
+  um::PlanExecutor& plan_executor GUARDED_BY(um::device_lock);
+  um::Recording& recording GUARDED_BY(um::device_lock);
+  um::Sampling& sampling GUARDED_BY(um::device_lock);
+  um::Repetition& repetition GUARDED_BY(um::device_lock);
+  um::StepUndo& step_undo GUARDED_BY(um::device_lock);
 
  private:
   um_device(um::Backend its_backend, um::Owners& its_owners);
-  um::Block* allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth);
-  void place(um::Block* block, um::RunningOp* op, void* stream);
-  void release(um::Block* block) noexcept;
-  void give_back(um::Block* block) noexcept;
-  bool empty_out() noexcept;
+  um::Block* allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth)
+      REQUIRES(um::device_lock);
+  void place(um::Block* block, um::RunningOp* op, void* stream) REQUIRES(um::device_lock);
+  void release(um::Block* block) noexcept REQUIRES(um::device_lock);
+  void give_back(um::Block* block) noexcept REQUIRES(um::device_lock);
+  bool empty_out() noexcept REQUIRES(um::device_lock);
   void free_parts() noexcept;
   static void keep(um_device* device);
-  um_allocation describe(const um::Block& block);
+  um_allocation describe(const um::Block& block) REQUIRES(um::device_lock);
 
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};
   std::mutex mutex_;
   std::atomic<bool> accepts_{true};
   // The smallest request that plain memory refused since a block of it was last freed.
-  uint64_t refused_bytes_ = kNothingRefused;
-  bool emptied_ = false;
+  uint64_t refused_bytes_ GUARDED_BY(um::device_lock) = kNothingRefused;
+  bool emptied_ GUARDED_BY(um::device_lock) = false;
 };
 
 // All participants. They refer to the device, not to each other.

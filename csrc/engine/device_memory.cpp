@@ -63,6 +63,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     const uint64_t arena_changes = allocations->arena_changes();
     if (op != nullptr) um::make_room(op->fixed, op->fixed.size() + 1);
     Block* const block = counting_failures(&allocations->statistics, [&] {
+      um::device_lock.assert_held();
       const um::Birth birth = guard.birth(op);
       return placement.memory == UM_MEMORY_CHUNKED
                  ? swapping.allocate(bytes, placement, birth, op, user, use == Use::outside_ops)
@@ -73,6 +74,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     if (op != nullptr && um::notes(*block).movable == nullptr) op->fixed.push_back(block);
     if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
       const um::OnError undo([&] {
+        um::device_lock.assert_held();
         if (op != nullptr) op->working_set.remove(address);
         give_back(block);
       });
@@ -239,6 +241,7 @@ uint64_t um_device::list(um_allocation* out, uint64_t capacity) {
   uint64_t count = 0;
   for (const um::Arena* arena : allocations->arenas_by_address()) {
     arena->each_block([&](const Block& block) {
+      um::device_lock.assert_held();
       if (count < capacity) out[count] = describe(block);
       ++count;
     });

@@ -107,6 +107,7 @@ void Exports::pin_pages(const Block& block) {
   static_cast<void>(keep_pages_below(most_bytes - std::min(most_bytes, page_bytes(block))));
   bool in_budget = false;
   const OnError undo([&] {
+    device_lock.assert_held();
     if (in_budget) device_.budget.unpin(block);
   });
   device_.budget.keep([&](Budget& budget) {

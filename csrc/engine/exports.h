@@ -7,6 +7,7 @@
 // end_oldest() unpins it. The address remains reserved for the tensor (memory/reserved_addresses.h).
 #pragma once
 
+#include "base/thread_safety.h"
 #include "engine/notes.h"
 #include "umadvise.h"
 
@@ -25,22 +26,22 @@ class Exports {
   static uint64_t shown(const void* address);
 
   // Ends the lasting export of this kind of memory that was asked for longest ago, if nothing else pins its allocation:
-  // the code that asked has most likely used the address. Returns false if there is none. The lock is held, and the
-  // context is current. Throws um::Error.
-  bool end_oldest(um_memory memory);
+  // the code that asked has most likely used the address. Returns false if there is none. The context is current.
+  // Throws um::Error.
+  bool end_oldest(um_memory memory) REQUIRES(device_lock);
   // Ends such exports of managed memory until all exports together hold at most so many bytes of it. Returns false if
   // other exports hold more.
-  bool keep_pages_below(uint64_t bytes);
-  // Ends the exports of an allocation that is freed. The lock is held.
-  void forget(const Block& block) noexcept;
+  bool keep_pages_below(uint64_t bytes) REQUIRES(device_lock);
+  // Ends the exports of an allocation that is freed.
+  void forget(const Block& block) noexcept REQUIRES(device_lock);
 
  private:
   bool can_hold(const Block& block) const;
-  void hold(Block* block, bool for_life);
+  void hold(Block* block, bool for_life) REQUIRES(device_lock);
   uint64_t pinned_page_bytes() const;
-  bool exceeds_budget(const Block& block) const;
-  void pin_pages(const Block& block);
-  void end(Block* block) noexcept;
+  bool exceeds_budget(const Block& block) const REQUIRES(device_lock);
+  void pin_pages(const Block& block) REQUIRES(device_lock);
+  void end(Block* block) noexcept REQUIRES(device_lock);
 
   um_device& device_;
   uint64_t last_lasting_ = 0;  // counts the requests for lasting exports

@@ -40,13 +40,13 @@ void Guard::begin_op(um_device& device, uint32_t op, uint32_t phase, uint32_t mo
   device.guard.bring(*running);
 }
 
-// Requires the device's lock.
 RunningOp* Guard::enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather_accesses,
                         void* context) {
   device_.times.turn(UM_TIME_GUARD);
   make_room(running_ops_, running_ops_.size() + 1);
   RunningOp* const running = prepare(op, phase, module, flags);
   const OnError undo([&] {
+    device_lock.assert_held();
     outside_ops();
     op_pool_.give(running);
     note_end();

@@ -152,9 +152,9 @@ class Owners {
  public:
   virtual ~Owners() = default;
   // Returns the owner that shows the address, if it can be re-pointed; else nullptr.
-  virtual void* remember(void* storage, uint64_t address) noexcept = 0;
+  [[nodiscard]] virtual void* remember(void* storage, uint64_t address) noexcept = 0;
   // Re-points the owner. Returns false if it does not show `from` any more; the allocation is then not moved.
-  virtual bool repoint(void* owner, uint64_t from, uint64_t to) noexcept = 0;
+  [[nodiscard]] virtual bool repoint(void* owner, uint64_t from, uint64_t to) noexcept = 0;
   // Ends the use of the owner.
   virtual void forget(void* owner) noexcept = 0;
 };

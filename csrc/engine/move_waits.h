@@ -27,14 +27,14 @@ class MoveWaits {
   void stand(const Movable& block, um_event_kind for_what, Wait name);
   // Returns true, after any wait, if the allocation lies on the host and the CPU may read or write all of it now.
   // Returns false if it is on the device. Throws um::Error.
-  bool on_host(Movable* block, bool write);
+  [[nodiscard]] bool on_host(Movable* block, bool write);
   // Records the end of an op for the pinned allocations that only this stream used, so that a later user of their
   // memory waits for no later work of the stream.
   void end_use(const std::vector<Movable::Use>& uses, driver::CUstream stream) noexcept;
   // Returns the end of the ops that use an allocation, and of its current copy, with one reference. Throws um::Error.
-  Fences::Fence last_use(const Movable& block, Wait of_arrival, Wait of_departure);
+  [[nodiscard]] Fences::Fence last_use(const Movable& block, Wait of_arrival, Wait of_departure);
   // Returns the end of all work that uses an allocation's places, with one reference.
-  Fences::Fence freed_after(const Movable& block) noexcept;
+  [[nodiscard]] Fences::Fence freed_after(const Movable& block) noexcept;
 
   UsedStreams streams;
   Stalls stalls;

@@ -35,21 +35,21 @@ class Mover {
 
   // Makes an allocation on the device, pinned, whose memory `stream` may use at once; nullptr: there is no memory.
   // `storage`: its future Record::storage. Throws um::Error.
-  Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
+  [[nodiscard]] Movable* make(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
   // Does the same without evicting anything; nullptr: there is no free memory.
-  Movable* make_idle(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
+  [[nodiscard]] Movable* make_idle(uint64_t bytes, driver::CUstream stream, int32_t storage = -1);
   // Makes an allocation on the host, which is swapped in at its first use. The further work of `user` may use it there;
   // or without a stream the CPU may, and this call waits. nullptr: the host has no memory. Throws um::Error.
-  Movable* make_out(uint64_t bytes, const driver::CUstream* user = nullptr);
+  [[nodiscard]] Movable* make_out(uint64_t bytes, const driver::CUstream* user = nullptr);
   // Gives back all places of an allocation, without waiting.
   void free(Movable* block) noexcept;
 
   // Returns true, and notes the uses, if all pinned allocations are on the device and ready for the op.
-  bool at_hand(const Uses& uses, driver::CUstream stream);
+  [[nodiscard]] bool at_hand(const Uses& uses, driver::CUstream stream);
   // Swaps pinned allocations in, and orders `stream` after that; one without a known owner is used where it lies.
   // Returns false if they do not fit, and some may have been swapped in. `anyway`: the others are then used where they
   // lie. Throws um::Error, also if the host has no memory for an eviction.
-  bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
+  [[nodiscard]] bool acquire(const Uses& uses, driver::CUstream stream, bool anyway = false);
   // Waits on the host until all bytes of an allocation are where it lies. Throws um::Error.
   void finish_arrival(Movable* block);
   // Return the chunks that an op needs with these operands, and results of so many bytes each: as allocations lie now,
@@ -59,9 +59,9 @@ class Mover {
   // Notes an allocation that did not fit on the device, where it would remain if no storage showed its address.
   void note_displaced(const Movable* block) { displaced_.push_back(block); }
   // Evicts allocations until so many bytes fit. Returns false if nothing more can be evicted. Throws um::Error.
-  bool make_room(uint64_t bytes);
+  [[nodiscard]] bool make_room(uint64_t bytes);
   // Does the same for an allocation that returns from the host.
-  bool make_room(const Movable& block);
+  [[nodiscard]] bool make_room(const Movable& block);
   // Evicts all allocations in shared chunks, if possible, so that their packing afterwards does not depend on earlier
   // steps. Throws um::Error.
   void unpack();

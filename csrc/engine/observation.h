@@ -1,6 +1,7 @@
 // The events of a device, and which allocations are resident on it.
 #pragma once
 
+#include "base/thread_safety.h"
 #include "engine/event_log.h"
 #include "engine/participant.h"
 #include "engine/residency.h"
@@ -15,28 +16,28 @@ class Observation final : public Participant {
   explicit Observation(um_device& device) : Participant(device, kEventTurns) {}
 
   // Throws um::Error.
-  void set(bool on);
+  void set(bool on) REQUIRES(device_lock);
   void push(const um_event& event) noexcept;
-  void tell_label(const Block& block) noexcept;
+  void tell_label(const Block& block) noexcept REQUIRES(device_lock);
   // Returns nullptr if events are not recorded.
   EventLog* wanted() { return swaps.on ? &log_ : nullptr; }
-  uint64_t drain(um_event* out, uint64_t capacity);
+  uint64_t drain(um_event* out, uint64_t capacity) REQUIRES(device_lock);
   // Events that wait to be drained.
-  uint64_t waiting();
+  uint64_t waiting() REQUIRES(device_lock);
   uint64_t dropped() const;
   // Returns which allocations were resident; none if that is not known exactly.
-  uint64_t residency(um_residency* out, uint64_t capacity);
+  uint64_t residency(um_residency* out, uint64_t capacity) REQUIRES(device_lock);
   // Processes the events that the device has reported until now.
-  void collect() noexcept;
+  void collect() noexcept REQUIRES(device_lock);
   // Sets the context to which the device's events are attributed from now on.
   void set_context(uint64_t context) const noexcept;
 
-  void begin_op(RunningOp& op) override;
-  void end_op(RunningOp& op) noexcept override;
-  void allocated(Block* block, const RunningOp* op) noexcept override;
-  void freed(Block* block) noexcept override;
-  void labelled(const Block& block) noexcept override { residency_.relabelled(block); }
-  void reset_peaks() noexcept override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
+  void allocated(Block* block, const RunningOp* op) noexcept override REQUIRES(device_lock);
+  void freed(Block* block) noexcept override REQUIRES(device_lock);
+  void labelled(const Block& block) noexcept override REQUIRES(device_lock) { residency_.relabelled(block); }
+  void reset_peaks() noexcept override REQUIRES(device_lock);
 
  private:
   um_event attribute(const emulated::Event& event, const OpIdentity& op) const;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/thread_safety.h"
 #include "engine/event_spans.h"
 #include "engine/participant.h"
 #include "engine/tape.h"
@@ -32,9 +33,9 @@ class OpDurations final : public Participant {
   // Called before the device closes.
   void destroy() noexcept;
 
-  void begin_op(RunningOp& op) override;
-  void end_op(RunningOp& op) noexcept override;
-  void end_step() override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
+  void end_step() override REQUIRES(device_lock);
 
  private:
   friend class OpPause;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/thread_safety.h"
 #include "engine/notes.h"
 #include "engine/running_op.h"
 #include "memory/arena.h"
@@ -30,7 +31,6 @@ inline constexpr Turns kRepetitionTurns{0, kNever, kNever}, kEventTurns{0, 3, 0}
     kSampleTurns{6, 1, 3}, kUndoTurns{7, kNever, 4}, kWorkspaceTurns{kNever, 2, kNever},
     kAccountTurns{kNever, 3, kNever};
 
-// Every call requires the device's lock.
 class Participant {
  public:
   Participant(um_device& device, Turns its) : turns(its), device_(device) {}
@@ -39,18 +39,18 @@ class Participant {
   Participant& operator=(const Participant&) = delete;
 
   // Called before the op's kernels are launched. Throws um::Error, and then the op does not begin.
-  virtual void begin_op(RunningOp& /*op*/) {}
-  virtual void end_op(RunningOp& /*op*/) noexcept {}
+  virtual void begin_op(RunningOp& /*op*/) REQUIRES(device_lock) {}
+  virtual void end_op(RunningOp& /*op*/) noexcept REQUIRES(device_lock) {}
   // Called before and after the step's number changes; 0: no step. Throw um::Error.
-  virtual void end_step() {}
-  virtual void begin_step(uint32_t /*step*/) {}
+  virtual void end_step() REQUIRES(device_lock) {}
+  virtual void begin_step(uint32_t /*step*/) REQUIRES(device_lock) {}
   // `op` is the op within which the allocation was requested; nullptr: none.
-  virtual void allocated(Block* /*block*/, const RunningOp* /*op*/) noexcept {}
-  virtual void freed(Block* /*block*/) noexcept {}
-  virtual void labelled(const Block& /*block*/) noexcept {}
-  virtual void reset_peaks() noexcept {}
+  virtual void allocated(Block* /*block*/, const RunningOp* /*op*/) noexcept REQUIRES(device_lock) {}
+  virtual void freed(Block* /*block*/) noexcept REQUIRES(device_lock) {}
+  virtual void labelled(const Block& /*block*/) noexcept REQUIRES(device_lock) {}
+  virtual void reset_peaks() noexcept REQUIRES(device_lock) {}
   // Adds this participant's statistics.
-  virtual void tell(um_memory_stats* /*out*/) const noexcept {}
+  virtual void tell(um_memory_stats* /*out*/) const noexcept REQUIRES(device_lock) {}
 
   const Turns turns;
 

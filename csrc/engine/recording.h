@@ -8,13 +8,12 @@
 //
 // Invariants: while on(), this class takes part in the guard's calls. The tape's present allocations are those that
 // were live when the recording began. Ops beside the step (UM_OP_BESIDE) are not recorded.
-//
-// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
+#include "base/thread_safety.h"
 #include "engine/op_durations.h"
 #include "engine/participant.h"
 #include "engine/tape.h"
@@ -25,7 +24,7 @@ class Recording final : public Participant {
  public:
   explicit Recording(um_device& device) : Participant(device, kRecordTurns), durations(device, tape_) {}
 
-  void set(bool on);
+  void set(bool on) REQUIRES(device_lock);
   bool on() const { return tape_.on(); }
   template <class Row>
   uint64_t read(std::vector<Row> Tape::Rows::* rows, Row* out, uint64_t capacity) {
@@ -36,18 +35,19 @@ class Recording final : public Participant {
   }
   uint64_t lost() const;
   // Record a copy that begins, and a fault service that the device reported, inside of an op or not.
-  void copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept;
+  void copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept
+      REQUIRES(device_lock);
   void serviced(const emulated::Event& event, bool inside) noexcept;
 
-  void begin_op(RunningOp& op) override;
-  void end_op(RunningOp& op) noexcept override;
-  void end_step() override;
-  void begin_step(uint32_t step) override { tape_.set_step(step); }
-  void allocated(Block* block, const RunningOp* op) noexcept override {
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
+  void end_step() override REQUIRES(device_lock);
+  void begin_step(uint32_t step) override REQUIRES(device_lock) { tape_.set_step(step); }
+  void allocated(Block* block, const RunningOp* op) noexcept override REQUIRES(device_lock) {
     tape_.allocated(*block, op != nullptr && op->recorded != 0);  // not for an op beside the step
   }
-  void freed(Block* block) noexcept override;
-  void labelled(const Block& block) noexcept override { tape_.labelled(block); }
+  void freed(Block* block) noexcept override REQUIRES(device_lock);
+  void labelled(const Block& block) noexcept override REQUIRES(device_lock) { tape_.labelled(block); }
 
  private:
   bool inside() const;  // whether a recorded op of this thread runs

@@ -12,13 +12,12 @@
 // Example: each iteration calls a network, runs backward, and then `sgd_(w1, g1)` as the first update. The network's
 // call recurs first and is found as the edge. If there are two micro-batches per update, that call recurs twice per
 // update, and the update replaces it as the edge. Steps then begin at the first call after an update.
-//
-// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "base/thread_safety.h"
 #include "engine/participant.h"
 #include "engine/use_log.h"
 
@@ -29,13 +28,13 @@ class Repetition final : public Participant {
   explicit Repetition(um_device& device) : Participant(device, kRepetitionTurns) {}
 
   // Begins to take part with no knowledge, or ends that. Throws std::bad_alloc.
-  void set(bool on);
+  void set(bool on) REQUIRES(device_lock);
   // Notes the call of a module with parameters from outside of modules. Returns whether a step begins with it.
-  bool call(uint64_t module, bool differentiated);
+  bool call(uint64_t module, bool differentiated) REQUIRES(device_lock);
 
   // Throws um::Error with UM_STEP_BEGINS if a step begins with this op. The caller then begins the step and the op
   // again.
-  void begin_op(RunningOp& op) override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
 
  private:
   enum class Kind : uint8_t { call, use, write, after_backward };
@@ -65,11 +64,11 @@ class Repetition final : public Participant {
   void watch(Watch watch);
   void look_again();
   void note_backward(bool runs);
-  uint64_t oldest(bool* written) const;
-  uint32_t work() const;
-  bool comes(const Place& place);
-  bool begins_at(Edge& edge);
-  void begin_step();
+  uint64_t oldest(bool* written) const REQUIRES(device_lock);
+  uint32_t work() const REQUIRES(device_lock);
+  bool comes(const Place& place) REQUIRES(device_lock);
+  bool begins_at(Edge& edge) REQUIRES(device_lock);
+  void begin_step() REQUIRES(device_lock);
   Edge* look(const Place& place);
   bool repeats(const Place& place, Seen& seen, const LastTwo& last, const Moment& now);
   bool is_wanted(const Place& place, const LastTwo& last, const Moment& now) const;

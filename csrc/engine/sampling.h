@@ -6,14 +6,13 @@
 //
 // Example: a record says that 2 MiB were copied to the device at 10 ms for address A. Op 42 ran from 9 to 12 ms, and
 // tensor "w" lay at A. So the step has an event of 2 MiB for "w" in op 42.
-//
-// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/thread_safety.h"
 #include "cupti/collector.h"
 #include "engine/block_history.h"
 #include "engine/event_log.h"
@@ -32,14 +31,14 @@ class Sampling final : public Participant {
   void close() noexcept;
 
   // Samples every n-th step from now on; 0: none. Throws um::Error.
-  void set_every(uint32_t every);
+  void set_every(uint32_t every) REQUIRES(device_lock);
   // Begins the log of the next step's time, which starts when times were last read, unless a step is running.
-  void approach() noexcept;
+  void approach() noexcept REQUIRES(device_lock);
   // Called before managed memory is allocated, so that no record of it is missed. Running ops began without faults.
   // Throws um::Error.
-  void expect_managed();
+  void expect_managed() REQUIRES(device_lock);
   // Reports the counters of all sampled steps, and nothing before the first.
-  void tell(um_counters* out) const;
+  void tell(um_counters* out) const REQUIRES(device_lock);
   const um_sampling& read() const { return read_; }
   // Returns how long the ops of the last sampled step ran, until the next step begins.
   const std::vector<um_residency>& ran() const { return ran_; }
@@ -53,12 +52,12 @@ class Sampling final : public Participant {
     if (begin != nullptr) note({op, begin, timeline_.mark(stream)});
   }
 
-  void begin_op(RunningOp& op) override;
-  void end_op(RunningOp& op) noexcept override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
   // A failure becomes the reason why the step is not sampled.
-  void begin_step(uint32_t step) override;
-  void end_step() override;
-  void freed(Block* block) noexcept override;
+  void begin_step(uint32_t step) override REQUIRES(device_lock);
+  void end_step() override REQUIRES(device_lock);
+  void freed(Block* block) noexcept override REQUIRES(device_lock);
   using Participant::tell;
 
  private:
@@ -80,17 +79,17 @@ class Sampling final : public Participant {
   void settle_departures();
   Departure* departure_at(int64_t ns);
   void share_departures(std::vector<Attributed>* all);
-  bool is_due(uint32_t step) const;
+  bool is_due(uint32_t step) const REQUIRES(device_lock);
   bool has_managed() const;
-  void expect_faults();
-  void follow_stalls(bool on);
-  void spend(const std::vector<Attributed>& all);
+  void expect_faults() REQUIRES(device_lock);
+  void follow_stalls(bool on) REQUIRES(device_lock);
+  void spend(const std::vector<Attributed>& all) REQUIRES(device_lock);
   driver::CUresult finish_device(Wait name) const {
     return left_out(name) ? driver::CUDA_SUCCESS : backend_.call().ctx_synchronize();
   }
   void fail(const std::string& reason);
   cupti::Collected collect();
-  std::vector<Attributed> tell(const std::vector<cupti::Sample>& samples, int64_t end_ns);
+  std::vector<Attributed> tell(const std::vector<cupti::Sample>& samples, int64_t end_ns) REQUIRES(device_lock);
   bool place(Attributed* attributed, uint32_t reached) const;
   static void share_service(std::vector<Attributed>* all);
   void account(const Attributed& attributed, EventLog* events);

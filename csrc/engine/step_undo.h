@@ -10,8 +10,6 @@
 //
 // Managed memory is never kept, because reading it may fault. On a GPU, contents are copied to pinned memory in the
 // op's stream.
-//
-// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_safety.h"
 #include "engine/participant.h"
 #include "memory/fence.h"
 #include "memory/host_copies.h"
@@ -30,16 +29,16 @@ class StepUndo final : public Participant {
   explicit StepUndo(um_device& device) : Participant(device, kUndoTurns) {}
 
   // Keeps the contents of an allocation in each step from now on.
-  void watch(Block* block);
+  void watch(Block* block) REQUIRES(device_lock);
   // Begins to keep contents, because an op of this step was refused.
-  void begin_refused();
+  void begin_refused() REQUIRES(device_lock);
   // Notes an operand that an op writes, before anything is moved for the op.
-  void note_write(const Block& block) noexcept {
+  void note_write(const Block& block) noexcept REQUIRES(device_lock) {
     if (step_changed_ != step() && !notes(block).watched) note_change(block);
   }
   // Returns a message on what the running step has changed irrevocably. changed() returns it for the last refused step,
   // up to the refusal. Empty: nothing.
-  std::string changes() const;
+  std::string changes() const REQUIRES(device_lock);
   const std::string& changed() const { return changed_; }
   // Returns the serial number of the newest allocation at the refusal; 0: no op was refused.
   uint64_t refused_at() const { return refused_at_; }
@@ -47,9 +46,9 @@ class StepUndo final : public Participant {
   // false if there are no more; the step then counts as not refused. Throws um::Error.
   bool take(std::vector<char>* contents, uint64_t* address);
 
-  void begin_op(RunningOp& op) override;
-  void begin_step(uint32_t step) override;
-  void freed(Block* block) noexcept override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void begin_step(uint32_t step) override REQUIRES(device_lock);
+  void freed(Block* block) noexcept override REQUIRES(device_lock);
   // Frees all memory. The device's context is current.
   void close() noexcept;
 
@@ -62,12 +61,12 @@ class StepUndo final : public Participant {
     Fences::Fence copied = 0;  // the contents are complete after this
   };
 
-  uint32_t step() const;
-  void note_change(const Block& block) noexcept;
+  uint32_t step() const REQUIRES(device_lock);
+  void note_change(const Block& block) noexcept REQUIRES(device_lock);
   bool is_kept(const Block& block) const;
-  HostCopies* copies();
+  HostCopies* copies() REQUIRES(device_lock);
   void forget() noexcept;
-  bool keep(Block* block, driver::CUstream stream);
+  bool keep(Block* block, driver::CUstream stream) REQUIRES(device_lock);
   void drop(Kept* kept) noexcept;
 
   std::unique_ptr<HostCopies> copies_;  // used if there is no swapping

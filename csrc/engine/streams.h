@@ -1,4 +1,4 @@
-// Orders streams, and owns the side stream in which prefetches and discards run. Callers hold the device's lock.
+// Orders streams, and owns the side stream in which prefetches and discards run.
 #pragma once
 
 #include "memory/arena.h"

@@ -42,7 +42,10 @@ void Swapping::set(const um_chunk_options& options) {
   if (chunks_ != nullptr) return change(options);
   auto made = std::make_unique<Chunks>(device_, options);
   made->mover.order.outlook = outlook_;
-  made->mover.last_resort = [this] { return find_room(); };
+  made->mover.last_resort = [this] {
+    device_lock.assert_held();
+    return find_room();
+  };
   device_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
   device_.observation.swaps.chunks = &chunks_->memory.ranges.chunks;
@@ -284,7 +287,10 @@ uint64_t Swapping::device_bytes(const Block& block) const {
 void Swapping::begin_op(RunningOp& op) {
   if (op.swapped.empty()) return;
   for (const Movable::Use& use : op.swapped) ++use.block->pins;
-  const OnError undo([&] { unpin(op); });
+  const OnError undo([&] {
+    device_lock.assert_held();
+    unpin(op);
+  });
   const bool put_off = chunks_->put_off.active();
   if (put_off) note_need(op.swapped, {}, &op);
   if (!mover().busy() && mover().at_hand(op.swapped, op.stream)) return;

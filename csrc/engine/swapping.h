@@ -1,10 +1,9 @@
 // Chunked memory: before an op runs, its operands are swapped in and pinned. They may be evicted once the op has ended.
-//
-// Not thread-safe: callers hold the device's lock.
 #pragma once
 
 #include <memory>
 
+#include "base/thread_safety.h"
 #include "engine/mover.h"
 #include "engine/participant.h"
 #include "engine/small_arenas.h"
@@ -17,52 +16,52 @@ class Swapping final : public Participant {
   explicit Swapping(um_device& device) : Participant(device, kSwapTurns) {}
 
   // Adds chunked memory; later calls only change its budgets. Throws um::Error.
-  void set(const um_chunk_options& options);
-  void read(um_swap_counters* out);
+  void set(const um_chunk_options& options) REQUIRES(device_lock);
+  void read(um_swap_counters* out) REQUIRES(device_lock);
   // Sets who predicts the next uses of allocations; nullptr: they are unknown. Throws um::Error.
-  void look_ahead(const Outlook* outlook);
+  void look_ahead(const Outlook* outlook) REQUIRES(device_lock);
   // Prepares a step that is recorded for planning, so that its placement does not depend on earlier steps. Throws
   // um::Error.
-  void begin_anew();
+  void begin_anew() REQUIRES(device_lock);
   // Postpones refusals of this step's ops to its end. Returns false, and ops are refused at once, outside of steps and
   // on devices whose kernels do not run in the calling thread.
-  bool put_off();
+  bool put_off() REQUIRES(device_lock);
   bool is_refused() const { return has_chunks() && chunks_->put_off.active(); }
   // Ends the postponement, at the end of the step or so that the script can try it again. Throws um::Error if anything
   // was refused. An update that will not run would use `update_tensors` tensors of `update_bytes` each.
-  void end_put_off(uint64_t update_bytes = 0, uint64_t update_tensors = 0);
+  void end_put_off(uint64_t update_bytes = 0, uint64_t update_tensors = 0) REQUIRES(device_lock);
   // The context is current.
-  void close() noexcept;
+  void close() noexcept REQUIRES(device_lock);
   // The driver does not take the memory back, so it is never freed.
   void abandon() noexcept { static_cast<void>(chunks_.release()); }
 
   // `reachable`: kernels that no op announces may use the memory. Throws um::Error.
   Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
-                  driver::CUstream stream, bool reachable);
+                  driver::CUstream stream, bool reachable) REQUIRES(device_lock);
   // Frees an allocation that may move; the following functions are for such allocations too.
-  void end(Block* block) noexcept;
+  void end(Block* block) noexcept REQUIRES(device_lock);
   // Returns the allocation with this address for life, if it does not lie there now; nullptr: there is none.
   Movable* reserved_at(uint64_t address) const;
   // Swaps the allocation in at its address for life. Returns false if that is impossible. The context is current;
   // throws um::Error.
-  bool return_to_reserved(Movable* block, bool write);
+  bool return_to_reserved(Movable* block, bool write) REQUIRES(device_lock);
   // Swaps the allocation in, and pins it. The context is current; throws um::Error.
-  void hold(Movable* block, bool write);
+  void hold(Movable* block, bool write) REQUIRES(device_lock);
   uint64_t device_bytes(const Block& block) const;
   // Returns whether an allocation of this size is small, and fits within the limit of small ones, which are never
   // evicted.
   bool fits_small(uint64_t bytes) const;
-  Mover& mover() const { return chunks_->mover; }
+  Mover& mover() const REQUIRES(device_lock) { return chunks_->mover; }
   HostCopies& copies() const { return chunks_->memory.copies; }
   bool has_chunks() const { return chunks_ != nullptr; }
   // Returns whether the chunks of the step that ends lay where steps like it will have them (Layout::steady).
   bool is_laid_out() const { return has_chunks() && chunks_->memory.layout.steady(); }
 
-  void begin_op(RunningOp& op) override;
-  void end_op(RunningOp& op) noexcept override;
-  void begin_step(uint32_t step) override;
-  void reset_peaks() noexcept override;
-  void tell(um_memory_stats* out) const noexcept override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
+  void begin_step(uint32_t step) override REQUIRES(device_lock);
+  void reset_peaks() noexcept override REQUIRES(device_lock);
+  void tell(um_memory_stats* out) const noexcept override REQUIRES(device_lock);
 
  private:
   struct Chunks {
@@ -75,19 +74,21 @@ class Swapping final : public Participant {
     uint64_t session_bytes;
   };
 
-  void change(const um_chunk_options& options);
-  Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable);
-  Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream);
+  void change(const um_chunk_options& options) REQUIRES(device_lock);
+  Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable) REQUIRES(device_lock);
+  Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream) REQUIRES(device_lock);
   Block* make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
-                    driver::CUstream stream);
-  void note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op);
-  [[noreturn]] void refuse(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) const;
+                    driver::CUstream stream) REQUIRES(device_lock);
+  void note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op)
+      REQUIRES(device_lock);
+  [[noreturn]] void refuse(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) const
+      REQUIRES(device_lock);
   Need need_in_any_budget(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes) const;
   uint64_t other_chunks() const;
   PresentBudget present_budget() const;
-  bool find_room() noexcept;
-  void unpin(RunningOp& op) noexcept;
-  void go_on() noexcept;
+  bool find_room() noexcept REQUIRES(device_lock);
+  void unpin(RunningOp& op) noexcept REQUIRES(device_lock);
+  void go_on() noexcept REQUIRES(device_lock);
 
   std::unique_ptr<Chunks> chunks_;
   const Outlook* outlook_ = nullptr;

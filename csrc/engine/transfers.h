@@ -76,10 +76,10 @@ class Transfers {
   // afterwards is its own for life. Throws um::Error.
   void hand_out(Movable* block, bool for_life);
   // Does the same, but returns false if the allocation does not lie at the reserved address then. Throws um::Error.
-  bool to_reserved(Movable* block);
+  [[nodiscard]] bool to_reserved(Movable* block);
   // Returns an address to be compared with others, which the allocation has for life, wherever it lies. Throws
   // um::Error.
-  uint64_t reserve(Movable* block) { return memory_.reserve(block->block, &block->residence); }
+  [[nodiscard]] uint64_t reserve(Movable* block) { return memory_.reserve(block->block, &block->residence); }
 
   // ---- uses ----
   // Notes that an op in the stream of this bit (UsedStreams) uses it on the device: it is evicted after all that were
@@ -100,7 +100,7 @@ class Transfers {
   void serve(Movable* block, bool write);
 
  private:
-  Fences::Fence begin_copy(const Movable& block, bool to_host, Fences::Fence before, Wait name);
+  [[nodiscard]] Fences::Fence begin_copy(const Movable& block, bool to_host, Fences::Fence before, Wait name);
   void disown(Movable* block) noexcept;
   void has_come(Movable* block) noexcept;
   void reveal(Movable* block);

@@ -12,7 +12,7 @@ class Workspaces final : public Participant {
  public:
   explicit Workspaces(um_device& device) : Participant(device, kWorkspaceTurns) {}
 
-  void end_op(RunningOp& op) noexcept override {
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock) {
     try {
       for (const um_access& access : op.working_set.accesses()) {
         Block* block = device_.own_block(access.address);

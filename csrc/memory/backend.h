@@ -72,7 +72,7 @@ class Backend {
 
 // Makes the device's context current in this thread while it lives, and then restores the former one. A thread that
 // frees memory may have no context, or that of another device.
-class CurrentContext {
+class [[nodiscard]] CurrentContext {
  public:
   explicit CurrentContext(const Backend& backend) noexcept;
   ~CurrentContext();
@@ -89,7 +89,7 @@ class CurrentContext {
 };
 
 // A CurrentContext that is required: its constructor throws um::Error if the driver refuses.
-class RequiredContext : public CurrentContext {
+class [[nodiscard]] RequiredContext : public CurrentContext {
  public:
   explicit RequiredContext(const Backend& backend) : CurrentContext(backend) {
     backend.check(result(), "making the device's context current");

@@ -35,15 +35,15 @@ class ChunkPool {
 
   // Creates one more unused chunk. Returns false if the budget is used up or the driver is out of memory; throws
   // um::Error on any other failure.
-  bool create();
+  [[nodiscard]] bool create();
   // Returns the unused chunk that take() returns next.
   Chunk newest() const { return unused_.back(); }
-  Chunk take() noexcept;
+  [[nodiscard]] Chunk take() noexcept;
   void give(Chunk chunk) noexcept { unused_.push_back(chunk); }  // create() has reserved the capacity
   // Gives unused chunks beyond the budget back to the driver. A chunk that the driver refuses is kept and tried again.
   void shed() noexcept;
   // Gives all unused chunks back. Returns false if the driver refused one.
-  bool give_back() noexcept;
+  [[nodiscard]] bool give_back() noexcept;
 
  private:
   bool release_one() noexcept;

@@ -46,20 +46,20 @@ class ChunkRanges {
   // last users. Prefers the mapped range that was given back longest ago; otherwise maps a new one over new chunks, or
   // over those that have been free for longest. `wanted`: prefers the free ones among these chunks, even if a new range
   // has to be mapped. nullptr: there are too few free chunks. Throws um::Error, and then nothing is taken.
-  ChunkRange* take(uint64_t count, driver::CUstream first_user, const Chunks::List& wanted = {});
+  [[nodiscard]] ChunkRange* take(uint64_t count, driver::CUstream first_user, const Chunks::List& wanted = {});
   // Takes the chunks that were given back longest ago, even if a new range has to be mapped.
-  ChunkRange* take_oldest(uint64_t count, driver::CUstream first_user);
+  [[nodiscard]] ChunkRange* take_oldest(uint64_t count, driver::CUstream first_user);
   // Takes this range. Returns false if one of its chunks is taken.
-  bool take(ChunkRange* range, driver::CUstream first_user);
+  [[nodiscard]] bool take(ChunkRange* range, driver::CUstream first_user);
   // Gives a range back. Its last user's work has ended when `last_use` passes.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
   // Takes one more range over a chunk that is held already, for a part of it. Reuses a mapped one if possible. Throws
   // um::Error.
-  ChunkRange* take_part(Chunk* chunk);
+  [[nodiscard]] ChunkRange* take_part(Chunk* chunk);
   void give_part(ChunkRange* range, Fences::Fence last_use) noexcept;
   // Ends a range that was given back, unmaps it, and returns its addresses to the caller. nullptr: its last user's work
   // may still run, or the driver refused.
-  Block* detach(ChunkRange* range) noexcept;
+  [[nodiscard]] Block* detach(ChunkRange* range) noexcept;
   // Sorts the ranges that were given back since the last call, or since one was taken: they count as given back at
   // once, in the order in which they were taken. A program frees tensors between two ops in the order of a hash table
   // or of the collector of cycles, which must not decide which chunks are reused.
@@ -76,7 +76,7 @@ class ChunkRanges {
   // Waits for the last use of free chunks beyond the budget, and gives them back. Throws um::Error.
   void shrink_to_budget();
   // Gives all free chunks back to the driver, and ends their ranges. Returns false if the driver refused.
-  bool give_back() noexcept;
+  [[nodiscard]] bool give_back() noexcept;
 
   // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;

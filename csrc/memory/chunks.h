@@ -48,10 +48,10 @@ class Chunks {
 
   // Creates one more chunk, which is free. nullptr: the budget is used up, or the driver is out of memory. Throws
   // um::Error.
-  Chunk* create();
+  [[nodiscard]] Chunk* create();
   // Returns `count` free chunks, by number: first the free ones of `wanted`, then new chunks, then those that were
   // given back longest ago. Returns fewer if there are not so many. Throws um::Error.
-  List find_free(uint64_t count, const List& wanted);
+  [[nodiscard]] List find_free(uint64_t count, const List& wanted);
   // Appends chunks to the free list. Returns how often that has happened, which becomes their Chunk::freed.
   uint64_t put_back(const List& chunks) noexcept;
   uint64_t given_back() const { return given_back_; }  // how often chunks were put back

@@ -35,16 +35,17 @@ class Fences {
   // Returns a fence after all work that these streams have been given until now; the caller owns one reference. A
   // stream that was destroyed is added to `gone`: its work may still run, so the whole device is waited for. Throws
   // um::Error or std::bad_alloc.
-  Fence record(driver::CUstream const* streams, size_t count, std::vector<driver::CUstream>* gone = nullptr);
+  [[nodiscard]] Fence record(driver::CUstream const* streams, size_t count,
+                             std::vector<driver::CUstream>* gone = nullptr);
   // Returns a fence that passes when both have; the caller owns one reference. Throws std::bad_alloc.
-  Fence join(Fence one, Fence other);
+  [[nodiscard]] Fence join(Fence one, Fence other);
   // The next four functions wait, or find that no wait is needed. `name` is the wait's name in docs/waits.md, by which
   // tests leave it out.
   //
   // Returns whether the fence has passed. Throws um::Error if the driver fails.
-  bool passed(Fence fence, Wait name);
+  [[nodiscard]] bool passed(Fence fence, Wait name);
   // Returns false also if the driver fails.
-  bool surely_passed(Fence fence, Wait name) noexcept;
+  [[nodiscard]] bool surely_passed(Fence fence, Wait name) noexcept;
   // Waits on the host. Throws um::Error.
   void wait(Fence fence, Wait name);
   // Makes the stream's further work run after the fence. The legacy stream is never made to wait for itself. Any other
@@ -88,7 +89,7 @@ class Fences {
 };
 
 // Owns one reference to a fence, taken over from the caller.
-class HeldFence {
+class [[nodiscard]] HeldFence {
  public:
   HeldFence(Fences& fences, Fences::Fence fence) : fences_(fences), fence_(fence) {}
   ~HeldFence() { fences_.release(fence_); }

@@ -47,11 +47,11 @@ class Layout {
 
   // Take and give back a range as ChunkRanges::take and give do. `storage` is the storage's number in the steps; -1:
   // the storage is unknown.
-  ChunkRange* take(uint64_t chunks, driver::CUstream first_user, int32_t storage) {
+  [[nodiscard]] ChunkRange* take(uint64_t chunks, driver::CUstream first_user, int32_t storage) {
     return take_for(key_of(chunks, storage), chunks, first_user);
   }
   // Takes a chunk that small storages of a group share.
-  ChunkRange* take_shared(driver::CUstream first_user, int64_t group) {
+  [[nodiscard]] ChunkRange* take_shared(driver::CUstream first_user, int64_t group) {
     return take_for(kShared - group, 1, first_user);
   }
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
@@ -143,7 +143,7 @@ class Layout {
   std::vector<const ChunkRange*> in_the_way_of(int64_t key);
   // Take a range for the stay with this key, or for this turn of it.
   ChunkRange* take_for(int64_t key, uint64_t chunks, driver::CUstream first_user);
-  ChunkRange* take(Turns* turns, uint64_t chunks, driver::CUstream first_user);
+  [[nodiscard]] ChunkRange* take(Turns* turns, uint64_t chunks, driver::CUstream first_user);
   ChunkRange* take_again(Turns* turns, size_t turn, uint64_t chunks, driver::CUstream first_user);
   std::vector<Chunk*> instead(const Own& own, uint64_t chunks) const;
   Seen* seen(const ChunkRange* range, Step** step = nullptr) noexcept;

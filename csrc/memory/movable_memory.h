@@ -46,27 +46,28 @@ class MovableMemory {
   // Make an allocation of at least so many bytes, with an empty record. On the device, work that `first_user` is given
   // from now on runs after earlier users of the memory. On the host, this holds for `user`, or without one the CPU may
   // use the memory at once. `storage`: its future Record::storage. nullptr: there is no memory. Throw um::Error.
-  Block* make_on_device(uint64_t bytes, driver::CUstream first_user, Residence* residence, int32_t storage = -1);
-  Block* make_on_host(uint64_t bytes, Residence* residence, const driver::CUstream* user = nullptr);
+  [[nodiscard]] Block* make_on_device(uint64_t bytes, driver::CUstream first_user, Residence* residence,
+                                      int32_t storage = -1);
+  [[nodiscard]] Block* make_on_host(uint64_t bytes, Residence* residence, const driver::CUstream* user = nullptr);
   // `last_use` holds for both places.
   void free(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
 
   // Moves an allocation from the host to the device; its place on the host becomes its copy. Returns false if there is
   // no memory. Throws um::Error.
-  bool to_device(Block* block, Residence* residence, driver::CUstream first_user);
+  [[nodiscard]] bool to_device(Block* block, Residence* residence, driver::CUstream first_user);
   // Moves an allocation from the device to the place of its copy. `last_use` is of the place on the device; if that
   // address was handed out, `last_use` has passed.
   void to_host(Block* block, Residence* residence, Fences::Fence last_use) noexcept;
   // Adds a place on the host to an allocation on the device, for work that the stream is given from now on. Returns
   // false if there is no memory. Throws um::Error.
-  bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
+  [[nodiscard]] bool add_copy(const Block& block, Residence* residence, driver::CUstream user);
   void drop_copy(Residence* residence, Fences::Fence last_use) noexcept;
 
   // Returns the address that the allocation has for life from now on, to be compared with other addresses.
-  uint64_t reserve(Block* block, Residence* residence);
+  [[nodiscard]] uint64_t reserve(Block* block, Residence* residence);
   // Moves an allocation on the device to its address for life. Returns false if it lies in another part of a chunk than
   // that address, or if nothing more can be mapped. Throws um::Error.
-  bool to_reserved(Block* block, Residence* residence);
+  [[nodiscard]] bool to_reserved(Block* block, Residence* residence);
   void from_reserved(Block* block, Residence* residence) noexcept;
   // Returns whether it lies at an address that must be unmapped when it is evicted.
   static bool at_reserved(const Residence& residence) {
@@ -124,7 +125,7 @@ class MovableMemory {
   static constexpr uint64_t kLeastLeavingBytes = uint64_t{64} << 10;
   static constexpr uint64_t kMostSmallBytes = uint64_t{12} << 20;
   // Gives all unused memory back to the driver. Returns false if the driver refused.
-  bool give_back() noexcept;
+  [[nodiscard]] bool give_back() noexcept;
   // Calls `each` for every arena, in no order. Most blocks there may be parked.
   template <class Each>
   void each_arena(const Each& each) const {

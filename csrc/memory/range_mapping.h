@@ -49,11 +49,11 @@ class RangeMapping {
   // Completes a mapping that the helper was asked for. Returns false if the driver refused it.
   bool finish_mapping(ChunkRange* range) noexcept;
   // Unmaps a range and frees its addresses. Returns false, with nothing changed, if the driver refused.
-  bool close(ChunkRange* range) noexcept;
+  [[nodiscard]] bool close(ChunkRange* range) noexcept;
   // Maps a range's chunks at its addresses, or unmaps them; the addresses remain allocated. map() throws um::Error, and
   // then nothing is mapped. unmap() returns false if the driver refused.
   void map(const ChunkRange& range);
-  bool unmap(ChunkRange* range) noexcept;
+  [[nodiscard]] bool unmap(ChunkRange* range) noexcept;
   // Sets which accesses outside of ops the emulated device allows in a range; it catches all others. Copies are always
   // allowed. A range that was just taken may be written. Does nothing on a GPU. Throws um::Error.
   void show(ChunkRange* range, RawAccess access);

@@ -67,7 +67,8 @@ class SharedChunks {
   // Takes a part, and returns its range. Work that `first_user` is given from now on runs after the last users of the
   // units. `storage`: its number in the steps; -1: it is unknown. `wanted`: the unit in which the part must begin, in a
   // shared chunk or a new one. nullptr: there is no chunk. Throws um::Error, and then nothing is taken.
-  ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1, uint64_t wanted = kAnyUnit);
+  [[nodiscard]] ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1,
+                                 uint64_t wanted = kAnyUnit);
   // Gives a part back. Its last user's work has ended when `last_use` passes.
   void give(ChunkRange* range, Fences::Fence last_use) noexcept;
   // Returns Layout::in_the_way for the chunk to which a storage returns, if that chunk is not held now.

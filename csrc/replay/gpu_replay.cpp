@@ -362,8 +362,8 @@ void GpuReplay::close_step(um_simulation& out) {
 bool GpuReplay::is_steady(const um_simulation& so_far) {
   const std::vector<um_gpu_step>& steps = so_far.gpu_steps;
   if (options_.until_steady == 0 || steps.size() <= kLeastWarmUp) return false;
-  const bool same = alike(steps[steps.size() - 2], steps.back()) && device_->alive()->swapping.is_laid_out();
-  alike_ = same ? alike_ + 1 : 0;
+  const bool laid_out = device_->alive()->swapping.is_laid_out();
+  alike_ = laid_out && alike(steps[steps.size() - 2], steps.back()) ? alike_ + 1 : 0;
   return alike_ >= kAlike;
 }
 

@@ -51,7 +51,7 @@ struct Rig {
       ++each->pins;
       uses.push_back({each, writes});
     }
-    mover->acquire(uses, nullptr);
+    CHECK(mover->acquire(uses, nullptr));
     kernel(duration_ns);
     for (Movable* each : given) --each->pins;
     mover->progress();

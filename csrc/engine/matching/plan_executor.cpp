@@ -142,7 +142,10 @@ void PlanExecutor::begin_as_planned() {
 void PlanExecutor::end_step() {
   if (!cursor_.driving()) return;
   carry_out_postponed();
-  act(true, [&](size_t row) { carry_out(cursor_.program()->action(row)); });
+  act(true, [&](size_t row) {
+    device_lock.assert_held();
+    carry_out(cursor_.program()->action(row));
+  });
   cursor_.end_step();
   last_was_exact_ = cursor_.exact();
   programs_.note_step(last_, *cursor_.program());
@@ -166,12 +169,14 @@ void PlanExecutor::begin_op(RunningOp& op) {
   if (op.beside || !cursor_.driving()) return;
   if (!op.untouched) carry_out_postponed();
   const auto swap = [&](size_t row) {
+    device_lock.assert_held();
     op.untouched ? postponed_.push_back(row) : carry_out(cursor_.program()->action(row));
   };
   act(true, swap);
   if (device_.swapping.has_chunks()) device_.swapping.mover().begin_op();
   follow(op);
   act(false, [&](size_t row) {
+    device_lock.assert_held();
     const Program::Action action = cursor_.program()->action(row);
     Block* const block = cursor_.block(action.storage);
     block != nullptr&& managed(*block) ? move_managed(action, block, op) : swap(row);
@@ -246,6 +251,7 @@ void PlanExecutor::end_op(RunningOp& op) noexcept {
     }
     cursor_.returned(made_);
     act(true, [&](size_t row) {
+      device_lock.assert_held();
       const Program::Action action = cursor_.program()->action(row);
       Block* const block = cursor_.block(action.storage);
       if (block != nullptr && managed(*block)) move_managed(action, block, op);
@@ -323,6 +329,7 @@ void PlanExecutor::move_managed(const Program::Action& action, Block* block, con
   const uint64_t left_bytes = block->record.bytes - offset_bytes;
   const uint64_t bytes = ends ? left_bytes : std::min(action.bytes, left_bytes), at = block->address + offset_bytes;
   const auto prefetch = [&](bool to_host) {
+    device_lock.assert_held();
     if (to_host && notes(*block).exports > 0) return;
     const auto use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
     device_.budget.use(at, bytes, use, op.stream, op.identity);

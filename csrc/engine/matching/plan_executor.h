@@ -23,6 +23,7 @@
 #include <atomic>
 #include <vector>
 
+#include "base/thread_safety.h"
 #include "engine/matching/prefetcher.h"
 #include "engine/matching/program_cursor.h"
 #include "engine/matching/programs.h"
@@ -37,41 +38,41 @@ class PlanExecutor final : public Participant {
 
   // Adds a program, or replaces the one of number `program.replaces`, from the next step on. Returns its number. Throws
   // um::Error.
-  uint32_t add(const um_program& program);
+  uint32_t add(const um_program& program) REQUIRES(device_lock);
   // Expects the program in the next step, unless it is known already which program follows the last one. Throws
   // um::Error if there is no such program.
   void expect(uint32_t number);
   // Forgets a program, or does nothing if there is none of that number.
-  void drop(uint32_t number);
-  void drop_all();
+  void drop(uint32_t number) REQUIRES(device_lock);
+  void drop_all() REQUIRES(device_lock);
   // Returns the key (Record::storage) that an allocation of so many bytes will get; -1: unknown.
   int32_t expected_key(uint64_t bytes, const RunningOp* op) const;
-  void tell(um_swap_counters* out) const;
+  void tell(um_swap_counters* out) const REQUIRES(device_lock);
   void close() noexcept;
 
-  void begin_op(RunningOp& op) override;
-  void end_op(RunningOp& op) noexcept override;
-  void end_step() override;
-  void begin_step(uint32_t step) override;
-  void allocated(Block* block, const RunningOp* op) noexcept override;
-  void freed(Block* block) noexcept override;
+  void begin_op(RunningOp& op) override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
+  void end_step() override REQUIRES(device_lock);
+  void begin_step(uint32_t step) override REQUIRES(device_lock);
+  void allocated(Block* block, const RunningOp* op) noexcept override REQUIRES(device_lock);
+  void freed(Block* block) noexcept override REQUIRES(device_lock);
   using Participant::tell;
 
  private:
   void take_place(const Program& old, const Program& added);
-  void follow(const RunningOp& op);
-  void catch_up(int32_t op_before);
-  void begin_as_planned();
+  void follow(const RunningOp& op) REQUIRES(device_lock);
+  void catch_up(int32_t op_before) REQUIRES(device_lock);
+  void begin_as_planned() REQUIRES(device_lock);
   // Calls `each` with the row of every action that is due before or after the op that began last. The context is
   // current.
   template <class Each>
-  void act(bool after, const Each& each);
-  void carry_out_postponed();
-  void carry_out(const Program::Action& action);
-  bool move(const Program::Action& action, Movable* block);
-  void move_managed(const Program::Action& action, Block* block, const RunningOp& op);
-  void send_prefetches(driver::CUstream stream);
-  void look_ahead(const RunningOp& op);
+  void act(bool after, const Each& each) REQUIRES(device_lock);
+  void carry_out_postponed() REQUIRES(device_lock);
+  void carry_out(const Program::Action& action) REQUIRES(device_lock);
+  bool move(const Program::Action& action, Movable* block) REQUIRES(device_lock);
+  void move_managed(const Program::Action& action, Block* block, const RunningOp& op) REQUIRES(device_lock);
+  void send_prefetches(driver::CUstream stream) REQUIRES(device_lock);
+  void look_ahead(const RunningOp& op) REQUIRES(device_lock);
 
   Programs programs_;
   PersistentAllocations persistent_;

@@ -73,7 +73,7 @@ Tensor make(Rig& rig, uint64_t bytes, uint64_t seed) {
 // An op that reads it, and writes it anew.
 void use(Rig& rig, Tensor& tensor, uint64_t seed = 0) {
   ++tensor.movable->pins;
-  rig.mover->acquire({{tensor.movable, seed != 0}}, nullptr);
+  CHECK(rig.mover->acquire({{tensor.movable, seed != 0}}, nullptr));
   CHECK_EQ(tensor.storage->data, tensor.movable->block->address);
   CHECK(tensor.movable->residence.range != nullptr);
   CHECK(filled(tensor.data(), tensor.bytes, tensor.seed));
