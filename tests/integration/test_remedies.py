@@ -1,14 +1,19 @@
 """Before umadvise refuses an op or an allocation, it runs each remedy of one table once, in the table's order."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
+from torch import distributed
 
 import umadvise
 from umadvise import _native
 from umadvise._native.abi import Status
+from umadvise.torch_seam import runtime
 from umadvise.training.session import Session
 
 MIB = 1 << 20
@@ -77,6 +82,51 @@ def test_a_rescuer_that_does_not_help_is_asked_once(
     with umadvise.held(numbers(um, 12 * MIB)), pytest.raises(torch.OutOfMemoryError, match="no room for aten::neg"):
         run()
     assert calls == [1]
+
+
+def two_ranks() -> list[distributed.ProcessGroup]:
+    """Both ranks of a group, in this process."""
+    store = distributed.HashStore()
+
+    def made(rank: int) -> distributed.ProcessGroup:
+        gloo = distributed.ProcessGroupGloo(store, rank, 2, timedelta(seconds=60))
+        group = distributed.ProcessGroup(store, rank, 2)
+        group._register_backend(torch.device("cpu"), distributed.ProcessGroup.BackendType.GLOO, gloo)
+        return group
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(made, range(2)))
+
+
+@REFUSED
+def test_collective_work_is_waited_for_before_a_rescuer_is_asked(
+    um: Session, make: Callable[[Session], Callable[[], torch.Tensor]]
+) -> None:
+    """The other rank joins as soon as the op was refused: its refusal evicts, or counts as a failure."""
+    (own, other), run, asked = two_ranks(), make(um), []
+    device = runtime.current().device
+    given, idle, others = numbers(um, 12 * MIB), numbers(um, 4 * MIB), torch.from_numpy(np.ones(3 * MIB, np.float32))
+    idle.mul_(2)
+    _native.set_rescuer(lambda: bool(asked.append(1)))
+
+    def refusals() -> tuple[int, int]:
+        return device.memory_history().failure_count, device.swap_counters().swap_outs
+
+    def join_when_refused() -> None:
+        while refusals() == before:
+            pass
+        other.allreduce([others]).wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        work = own.allreduce([given])
+        before = refusals()
+        joined = pool.submit(join_when_refused)
+        made = run()
+        joined.result()
+    work.wait()
+    assert asked == []
+    assert bool((made == -1).all())
+    assert bool((given == 2).all())
 
 
 def test_ops_at_the_edge_of_a_step_are_seen_and_begin_no_step(

@@ -42,7 +42,7 @@ class RoutingAllocator final : public c10::Allocator {
     }
     void* block = nullptr;
     const um_status status =
-        request_with_remedies(kHostAllocation, device, [&] { return um_allocate_routed(bytes, nullptr, &block); });
+        request_with_remedies({kHostAllocation, device}, [&] { return um_allocate_routed(bytes, nullptr, &block); });
     if (status != UM_OK) note_refusal(bytes);
     throw_as_torch(status, um_hooks_last_error);
     ++allocations_made;

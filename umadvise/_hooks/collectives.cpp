@@ -120,6 +120,7 @@ class Going {
       static_cast<void>(guarded([&] { lease->order_by_stream(); }));
       lease->end();
       const std::lock_guard<std::mutex> lock(lock_);
+      ++ended_work;
       const auto is_it = [&](const FuturePtr& each) { return each.get() == &ended; };
       notifying_.erase(std::remove_if(notifying_.begin(), notifying_.end(), is_it), notifying_.end());
       some_ended_.notify_all();
@@ -173,7 +174,7 @@ bool is_held_by_op(const c10::TensorImpl& tensor) {
 bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lease& lease) {
   bool all = true;
   const auto take = [&](const c10::TensorImpl& tensor) {
-    const um_status status = request_with_remedies(kCollectiveOperand, nullptr, [&] { return lease.take(tensor); });
+    const um_status status = request_with_remedies({kCollectiveOperand, nullptr}, [&] { return lease.take(tensor); });
     if (status == UM_OUT_OF_DEVICE_MEMORY && is_held_by_op(tensor)) {
       all = false;
     } else {

@@ -74,7 +74,7 @@ void* allocate(uint64_t bytes, int32_t ordinal, void* stream) {
   um_device* device = ordinal == served_ordinal ? um_route_device() : nullptr;
   if (device != nullptr) {
     const um_status status =
-        request_with_remedies(kCudaAllocation, device, [&] { return um_allocate_routed(bytes, stream, &block); });
+        request_with_remedies({kCudaAllocation, device}, [&] { return um_allocate_routed(bytes, stream, &block); });
     if (status != UM_OK) throw CoreError{status, last_error};
   } else {
     constexpr um_placement kPlain{UM_MEMORY_DEVICE, UM_ROLE_INTERMEDIATE, UM_ADVICE_NONE};

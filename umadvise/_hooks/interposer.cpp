@@ -169,7 +169,7 @@ void begin_or_throw(um_device* device, const Op& what, AccessList& accesses) {
     op.flags |= UM_OP_RETRIED;
     return status;
   };
-  throw_as_torch(request_with_remedies(kOpBegin, device, begin), um_hooks_last_error);
+  throw_as_torch(request_with_remedies({kOpBegin, device}, begin), um_hooks_last_error);
 }
 
 // An op that has begun. Its destructor calls um_op_end, also if the kernel throws.

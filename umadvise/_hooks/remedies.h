@@ -11,12 +11,18 @@
 
 #include <atomic>
 
+#include "collectives.h"
 #include "hooks.h"
 
 namespace um::hooks {
 
-// The requests that the core can refuse. A remedy names those that it serves, as bits.
-enum Request : uint32_t { kOpBegin = 1, kHostAllocation = 2, kCudaAllocation = 4, kCollectiveOperand = 8 };
+// The callers that the core can refuse. A remedy names those that it serves, as bits.
+enum Caller : uint32_t { kOpBegin = 1, kHostAllocation = 2, kCudaAllocation = 4, kCollectiveOperand = 8 };
+struct Request {
+  Caller caller;
+  um_device* device;
+  uint64_t ended_before = ended_work.load();  // work that ended before the first attempt
+};
 
 // The function of um_hooks_edge_set; nullptr while steps are not searched for.
 inline std::atomic<um_hooks_edge> tell_of_edge{nullptr};
@@ -24,13 +30,13 @@ inline std::atomic<um_hooks_edge> tell_of_edge{nullptr};
 // Runs the remedies for a request that was refused with `status`, each once at most, in the order of their table, and
 // `attempt` after each that could help. Returns UM_OK, or the status of the refusal, whose message is then in
 // `last_error`. Throws as torch does if a remedy itself fails.
-um_status run_remedies(um_status status, Request request, um_device* device, c10::function_ref<um_status()> attempt);
+um_status run_remedies(um_status status, const Request& request, c10::function_ref<um_status()> attempt);
 
 // Makes the request, and repeats it after remedies while it is refused.
 template <class Attempt>
-um_status request_with_remedies(Request request, um_device* device, const Attempt& attempt) {
+um_status request_with_remedies(const Request& request, const Attempt& attempt) {
   const um_status status = attempt();
-  return status == UM_OK ? UM_OK : run_remedies(status, request, device, attempt);
+  return status == UM_OK ? UM_OK : run_remedies(status, request, attempt);
 }
 
 }  // namespace um::hooks
