@@ -1,6 +1,9 @@
 // An allocation that may move: where it lies, what else has its contents, and who shows its address to others.
 //
 //   `host` ──► (`queued`) ──► `arriving` ──► `device` ──► `leaving` ──► `host`
+//
+// A request can be cancelled (`queued` to `host`), and so can an eviction (`leaving` to `device`, or to `arriving` if
+// the copy to the device may still run). An eviction may begin while the allocation arrives.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +53,8 @@ enum class Change : uint8_t {
 // Where an allocation lies, which sources its contents have, and when it may be evicted. `change` has all legal
 // transitions; Movable::check() says which states fit which places. The device's lock is needed.
 //
-// Example: `leave` without a source begins a copy to the host, which is a source from then on. `stay` calls the
-// eviction off while that copy runs. The allocation is on the device with a source, so its next eviction needs no copy.
+// Example: `leave` without a source begins a copy to the host, which is a source from then on. `cancel_eviction` ends
+// the eviction while that copy runs. The allocation is on the device with a source, so its next eviction needs no copy.
 // The first write waits for the copy and ends the source.
 class MoveState {
  public:

@@ -9,8 +9,7 @@
 // - A pinned allocation is not evicted. An op's operands are pinned from before its kernels are launched until the op
 //   ends. Work that the kernels still do afterwards is awaited, in streams, by the next user of the memory.
 // - An allocation with a source (MoveState) has a host copy with the same contents, at the latest when `moved` passes.
-// A
-//   write waits for that copy, and then drops the host copy.
+//   An op that writes waits, in its stream, for a copy to the host that still runs. Then the host copy is dropped.
 // - `leaving_` has exactly the allocations in the state `leaving`, in the order of leave().
 //
 // Example: a storage of 4 MiB in two chunks was written, and leave() begins a copy to the host of 0.4 ms. If an op
@@ -48,8 +47,10 @@ class Transfers {
   // Begins the swap-in of an allocation. Returns false if there is not enough device memory. The allocation remains on
   // the host if its owner does not show its address any more. Throws um::Error.
   [[nodiscard]] bool arrive(Movable* block);
-  // Begins the eviction of an allocation, once its last user has ended. On a GPU a part of a shared chunk is handed on
-  // at once. Throws um::Error if the host has no memory.
+  // Begins the eviction of an allocation, without waiting: the copy to the host runs in a stream of its own, after the
+  // last user. The allocation remains readable on the device until hand_on_first(). On a GPU a part of a shared chunk
+  // is handed on before this returns, and its owner then shows the host copy. Throws um::Error if the host has no
+  // memory.
   void leave(Movable* block, um_swap_cause cause);
   // Cancels an eviction, because the allocation is needed after all.
   void cancel_eviction(Movable* block) noexcept;

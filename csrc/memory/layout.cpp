@@ -33,7 +33,7 @@ ChunkRange* Layout::take_for(int64_t key, uint64_t chunks, CUstream first_user) 
 
 ChunkRange* Layout::take(Turns* turns, uint64_t chunks, CUstream first_user) {
   const size_t turn = turns->next++;
-  if (laid_out_ == 0 && unlaid_ <= kLong && ranges_.mapping.costs_nothing()) {
+  if (laid_out_ == 0 && unlaid_ <= kMostOldest && ranges_.mapping.costs_nothing()) {
     missed_ += chunks;
     return ranges_.take_oldest(chunks, first_user);
   }

@@ -19,12 +19,13 @@
 // of the rest, and missed() grows by one.
 //
 // A missed stay takes substitutes that other stays need last: otherwise one miss would cause many. A stay that is not
-// in the layout takes the chunks of the step before if they are free, or any mapped range. The first steps do the same,
-// so chunks soon repeat, at the price of 1 % longer steps. Where mapping is free, the first steps take the chunks that
-// were given back longest ago instead, which makes all that follows reproducible.
+// in the layout takes the chunks of the step before if they are free, or any mapped range. Steps without a layout do
+// the same, so chunks soon repeat. Where mapping is free, they take the chunks that were given back longest ago
+// instead, which makes all that follows reproducible; after kMostOldest such steps they take mapped ranges too.
 //
-// If a step fills the whole budget, some stays lack chunks: each stay has its chunks for all of its time, and the step
-// is a circle. Swap-ins ahead of time then keep spare() chunks free.
+// If a step fills the whole budget, some stays lack chunks: each stay has its chunks for all of its time, and what a
+// step ends with is what the next one begins with. spare() counts the chunks that were lacking. Mover::progress()
+// keeps that many chunks free when it swaps in what a plan has requested.
 //
 // Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
@@ -61,9 +62,11 @@ class Layout {
   }
   std::vector<const ChunkRange*> in_the_way_of_shared(int64_t group) { return in_the_way_of(kShared - group); }
 
-  // Begins a step that is expected to repeat the last one. Makes a new layout if too many stays of the last step missed
-  // their chunks, and if that step repeated the one before: the layout of a step that does not recur would only cost
-  // mapping calls. Throws std::bad_alloc.
+  // Begins a step that is expected to repeat the last one. Makes a new layout if all of these hold:
+  // - There is none, or the last step missed more than 1 of kStepsToPayOff of the chunks that it has for stays.
+  // - The last step had the stays of the step before: the layout of a step that does not recur would only cost calls.
+  // - The last layout is not new: after the n-th one the next is tried 2^n steps later at the earliest.
+  // Throws std::bad_alloc.
   void begin_step();
   // Forgets the layout, because no step like the last ones is expected.
   void stop() noexcept;
@@ -80,11 +83,11 @@ class Layout {
   void cancel_departure(const ChunkRange* range) noexcept;
 
   bool follows() const { return follows_; }      // the steps are expected to be alike
-  uint64_t spare() const { return spare_; }      // chunks that layouts lacked, so swap-ins ahead of time keep them free
+  uint64_t spare() const { return spare_; }      // chunks that layouts lacked
   uint64_t layouts() const { return layouts_; }  // how many were made since stop()
   // Returns whether steps like this one keep to the layout, or no other layout is tried soon.
   bool steady() const {
-    return laid_out_ > 0 && (missed_ * kStepsToPayOff <= laid_out_ || next_try_ >= steps_ + kLong);
+    return laid_out_ > 0 && (missed_ * kStepsToPayOff <= laid_out_ || next_try_ >= steps_ + kSoon);
   }
   // Checks the invariants that hold between calls (base/assert.h).
   bool check() const;
@@ -128,9 +131,10 @@ class Layout {
   // one before.
   static constexpr uint64_t kMostAstray = 4;
 
-  // Steps. After this many steps without a layout, stays take mapped ranges instead of the oldest chunks. A new layout
-  // that is not tried for this many steps counts as not tried soon.
-  static constexpr uint64_t kLong = 8;
+  // The most steps without a layout whose stays take the oldest chunks, where mapping is free.
+  static constexpr uint64_t kMostOldest = 8;
+  // A layout that is tried in fewer steps than this is tried soon.
+  static constexpr uint64_t kSoon = 8;
 
   // How often spare() is raised. A layout lacks few chunks after that.
   static constexpr uint64_t kMostSpareRaises = 2;
@@ -165,7 +169,8 @@ class Layout {
   int64_t steps_of_circle_ = 1, place_ = 0;   // of this step in the circle
   std::vector<std::vector<int64_t>> begins_;  // by chunk: the begins of its stays, since the circle began
   uint64_t released_ = 0;                     // ChunkRanges::released() when the layout was made
-  uint64_t laid_out_ = 0, missed_ = 0, layouts_ = 0;
+  uint64_t laid_out_ = 0;  // the chunks that the layout has for the stays of its circle; 0: there is no layout
+  uint64_t missed_ = 0, layouts_ = 0;
   uint64_t steps_ = 0, next_try_ = 0, astray_ = 0, unlaid_ = 0;
   uint64_t spare_ = 0, spare_raises_ = 0;
   // A model of the device's clock. Ops take as long as in the trace. The copies of a direction run one after the other,

@@ -1,6 +1,7 @@
-// Chunks that small storages share. A storage of at most half a chunk takes a part of a chunk: consecutive units of 64
-// KiB. Each part has an address range of its own over the whole chunk, so it is swapped in and evicted alone, and its
-// access is set alone (RangeMapping::show).
+// Chunks that small storages share. A storage of at most half a chunk takes a part of a chunk, unless
+// MovableMemory::shares() says otherwise: consecutive units of 64 KiB, or of 1/64 of a chunk that is larger than 4 MiB.
+// Each part has an address range of its own over the whole chunk, so it is swapped in and evicted alone, and its access
+// is set alone (RangeMapping::show).
 //
 // Invariants:
 // - A chunk is taken from the layout for its first part, and given back with its last one. `taken` has a bit for each
@@ -41,7 +42,7 @@ struct SharedChunk {
   uint64_t left = 0;            // a bit for each taken unit that is being evicted, and may be handed on
   uint64_t longest = 0;         // the most consecutive units that no part has
   int64_t group = 0;            // the storages that return to each other have one number; below 0: unknown storages
-  bool tiny = false;            // its parts have one unit each, for storages that may never be evicted
+  bool tiny = false;            // its parts have one unit each, and may be pinned to the device for life
   std::array<Fences::Fence, kMostUnits> last_use{};  // by unit: the last use by its last holder; holds a reference
 
   bool all_left() const { return left == taken; }

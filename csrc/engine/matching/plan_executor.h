@@ -60,8 +60,11 @@ class PlanExecutor final : public Participant {
 
  private:
   void take_place(const Program& old, const Program& added);
+  // Matches the op. If it is not the program's next one, moves the cursor to the place that Programs::seek finds, or
+  // passes the op.
   void follow(const RunningOp& op) REQUIRES(device_lock);
   void catch_up(int32_t op_before) REQUIRES(device_lock);
+  // In the first step of a program: storages that its plan has on the host when a step begins are to be evicted first.
   void begin_as_planned() REQUIRES(device_lock);
   // Calls `each` with the row of every action that is due before or after the op that began last. The context is
   // current.

@@ -57,8 +57,9 @@ class ProgramCursor final : public Outlook {
   Match begin_op(uint32_t op, const std::vector<Operand>& given);
   // Moves to a position of this program or of another one, for an op that did not match. `taken_over`: the step's ops
   // until now are the first ops of that program. In another program, operands and results of ops that both programs
-  // have (`Program::place_name`) are bound again. Other results of the step are remembered, and are bound once the
-  // cursor moves to a program that has their op.
+  // have (`Program::place_name`) are bound again, and allocations that live in every step by their serial numbers.
+  // Other results of the step are remembered, and are bound once the cursor moves to a program that has their op. All
+  // other bindings end.
   void move(const Program* program, size_t position, const PersistentAllocations& persistent, bool taken_over,
             const std::vector<Operand>& given);
   // Notes that no program has the op that did not match. The cursor stays where it is.
