@@ -41,7 +41,7 @@ _OWNERS = {
     "remember": ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
     "repoint": ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
     "forget": ctypes.CFUNCTYPE(None, ctypes.c_void_p),
-    "settle": ctypes.CFUNCTYPE(None),
+    "drop_references": ctypes.CFUNCTYPE(None),
 }
 """Of um_owner_functions."""
 
@@ -100,14 +100,14 @@ class Trial:
                 if owner is None or not self._owners["repoint"](owner, address, address_of(host)):
                     raise RuntimeError("the storage refuses another address")
                 moved.append((owner, shown, address, host))
-            self._owners["settle"]()
+            self._owners["drop_references"]()
             yield len(moved)
         finally:
             self._synchronize()
             for owner, shown, address, host in moved:
                 self._owners["repoint"](owner, address_of(host), address)
                 self._owners["forget"](owner)
-                self._owners["settle"]()
+                self._owners["drop_references"]()
                 shown.copy_(host)
 
     def _synchronize(self) -> None:

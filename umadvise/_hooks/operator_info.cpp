@@ -49,8 +49,8 @@ constexpr std::array<SilentWrite, 17> kSilentWrites = {{
     {"aten::batch_norm_gather_stats_with_counts", "running_var", Write::always},
     {"aten::_cudnn_rnn", "dropout_state", Write::when_training},  // a generator's state, which advances
     {"aten::miopen_rnn", "dropout_state", Write::when_training},
-    {"aten::mkldnn_rnn_layer_backward", "workspace",
-     Write::always},  // the backward uses the forward's buffer as workspace
+    // The backward passes of the next three use a buffer of the forward pass as workspace.
+    {"aten::mkldnn_rnn_layer_backward", "workspace", Write::always},
     {"aten::_cudnn_rnn_backward", "reserve", Write::always},
     {"aten::miopen_rnn_backward", "reserve", Write::always},
 }};

@@ -144,7 +144,7 @@ class StepClock:
             device.time_outside(TimeKind.OBSERVING)
         end_ns = device.now_ns() if self._is_open else 0
         self._leave_step()
-        if readings.events or self._reader.sampler is not None:
+        if readings.events or self._is_open or self._reader.sampler is not None:
             self._drain(of_step=True)
             readings.read()
         elif self._runtime.emulated:
