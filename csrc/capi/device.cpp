@@ -20,6 +20,7 @@ namespace {
 using um::Error;
 using um::capi::alive;
 using um::capi::checked;
+using um::capi::count_time_for;
 using um::capi::given;
 using um::capi::guarded;
 using um::capi::guarded_value;
@@ -262,8 +263,7 @@ uint32_t um_times_outside(um_device* device, uint32_t kind) {
   return guarded_value(uint32_t{UM_TIME_SCRIPT}, [&] {
     const um_device::Locked locked = alive(device);
     if (kind > UM_TIME_OBSERVING) throw Error(UM_INVALID_ARGUMENT, "time between ops is of no such kind");
-    if (kind == UM_TIME_PLANNING) locked->sampling.approach();
-    return uint32_t{locked->times.set_outside(static_cast<um_time>(kind), !locked->guard.running_ops().empty())};
+    return uint32_t{count_time_for(locked, static_cast<um_time>(kind))};
   });
 }
 

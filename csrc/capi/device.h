@@ -33,4 +33,11 @@ inline um_device& checked(um_device* device) { return *given(device, "the device
 // Locked until the end of the expression.
 inline um_device::Locked alive(um_device* device) ACQUIRE(um::device_lock) { return checked(device).alive(); }
 
+// Counts time between ops for `kind` from now on, and returns the kind before. With UM_TIME_PLANNING the next step's
+// time begins.
+inline um_time count_time_for(const um_device::Locked& device, um_time kind) REQUIRES(um::device_lock) {
+  if (kind == UM_TIME_PLANNING) device->sampling.approach();
+  return device->times.set_outside(kind, !device->guard.running_ops().empty());
+}
+
 }  // namespace um::capi

@@ -9,6 +9,7 @@
 
 using um::capi::alive;
 using um::capi::checked;
+using um::capi::count_time_for;
 using um::capi::given;
 using um::capi::guarded;
 using um::capi::guarded_value;
@@ -17,23 +18,20 @@ namespace {
 
 constexpr const char* kEdge = "the place for the readings";
 
-// Throws um::Error: the step that ends was refused.
+// Throws um::Error if the step that ends was refused.
 void set_step(const um_device::Locked& device, uint32_t step) REQUIRES(um::device_lock) {
   device->guard.set_step(step);
   device->swapping.end_put_off();
 }
 
-void spend_on(const um_device::Locked& device, um_time kind) REQUIRES(um::device_lock) {
-  device->times.set_outside(kind, !device->guard.running_ops().empty());
-}
-
-void read(const um_device::Locked& device, um_edge* out) REQUIRES(um::device_lock) {
+// Reads the times last, so that they include the other readings.
+void read_all(const um_device::Locked& device, um_edge* out) REQUIRES(um::device_lock) {
   out->events = device->observation.waiting();
   device->accounts.read(&out->counters);
   device->swapping.read(&out->swaps);
   device->accounts.read(&out->memory);
   out->exports_ended = device->accounts.history().exports_ended;
-  out->at_ns = device->times.read(&out->times);  // last: all of the above counts for the step that ended
+  out->at_ns = device->times.read(&out->times);
 }
 
 }  // namespace
@@ -88,8 +86,7 @@ um_status um_edge_approach(um_device* device, um_edge* out) {
     const auto locked = alive(device);
     um_edge& edge = *given(out, kEdge);
     edge.at_ns = locked->times.read(&edge.times);
-    locked->sampling.approach();
-    spend_on(locked, UM_TIME_PLANNING);
+    count_time_for(locked, UM_TIME_PLANNING);
   });
 }
 
@@ -97,7 +94,7 @@ um_status um_edge_begin(um_device* device, uint32_t step, um_edge* out) {
   return guarded([&] {
     const auto locked = alive(device);
     um_edge& edge = *given(out, kEdge);
-    spend_on(locked, UM_TIME_OBSERVING);
+    count_time_for(locked, UM_TIME_OBSERVING);
     edge.events = locked->observation.waiting();
     if (edge.events > 0) return;
     set_step(locked, step);
@@ -110,14 +107,14 @@ um_status um_edge_end(um_device* device, um_edge* out) {
   return guarded([&] {
     const auto locked = alive(device);
     um_edge* const edge = given(out, kEdge);
-    spend_on(locked, UM_TIME_OBSERVING);
+    count_time_for(locked, UM_TIME_OBSERVING);
     set_step(locked, 0);
-    read(locked, edge);
+    read_all(locked, edge);
   });
 }
 
 um_status um_edge_read(um_device* device, um_edge* out) {
-  return guarded([&] { read(alive(device), given(out, kEdge)); });
+  return guarded([&] { read_all(alive(device), given(out, kEdge)); });
 }
 
 um_status um_refusals_put_off(um_device* device) {

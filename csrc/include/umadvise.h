@@ -696,17 +696,18 @@ typedef struct um_edge {
   um_memory_stats memory;
   int64_t at_ns;          /* the time of `times`, by um_now_ns */
   uint64_t exports_ended; /* see um_memory_history */
-  uint64_t events;        /* that wait for um_events_drain */
+  uint64_t events;        /* events that wait for um_events_drain */
 } um_edge;
-/* The calls of um_times_outside, um_step_set and of the readings that an edge needs, in one. The time of the next step
- * begins with um_edge_approach: time counts for UM_TIME_PLANNING, and `out` has times and at_ns. It begins with
- * um_edge_begin: time counts for UM_TIME_OBSERVING, and `out` has events, counters and swaps; while events wait, the
- * step does not begin. It ends with um_edge_end, which fails as um_step_set does: time counts for UM_TIME_OBSERVING,
- * and `out` has everything. */
+/* Three calls for the two edges of a step, in the place of um_times_outside, um_step_set and the separate readings.
+ * Begins the time of the next step, counts it for UM_TIME_PLANNING, and reads times and at_ns. */
 UM_API um_status um_edge_approach(um_device* device, um_edge* out);
+/* Counts time for UM_TIME_OBSERVING, and reads `events`. If no event waits, begins the step and reads counters and
+ * swaps; otherwise the caller drains the events and calls again. */
 UM_API um_status um_edge_begin(um_device* device, uint32_t step, um_edge* out);
+/* Counts time for UM_TIME_OBSERVING, ends the step, and reads everything. Fails as um_step_set does; the step has ended
+ * then, and nothing was read. */
 UM_API um_status um_edge_end(um_device* device, um_edge* out);
-/* Everything of it, at any time. */
+/* Reads everything, at any time. */
 UM_API um_status um_edge_read(um_device* device, um_edge* out);
 
 /* What happened when. Spans of one track do not overlap, except that each copy engine is one track. */

@@ -254,3 +254,15 @@ def test_a_breach_in_a_process_of_its_own_is_caught(python: Callable[..., Any], 
     ended = python("import over_budget", *words)
     assert ended.returncode == (FAILED if planted else 0), ended.stderr
     assert ("over budget: " in ended.stderr) is planted
+
+
+def test_a_report_measures_nothing_beside_a_full_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On `advise` nothing is planned, so the report is what first needs to know the link."""
+    monkeypatch.setattr("umadvise.training.plans.device._measured", {})
+    with umadvise.session([], device=umadvise.EmulatedDevice("256MiB"), policy="advise", budget="24MiB") as um:
+        tensors = [torch.ones(2 * MIB) for _ in range(4)]
+        for _ in range(6):
+            with um.step():
+                for each in tensors:
+                    each.add_(1)
+        assert um.profile(predict=True).predictions

@@ -85,6 +85,36 @@ TEST(an_op_touches_its_reads_then_its_writes) {
   CHECK_EQ(device.counters().fault_groups, int64_t{3});
 }
 
+TEST(an_edge_is_what_the_separate_calls_are) {
+  Device device(64 * kMiB);
+  unsigned char* block = device.allocate(2 * kPage, kParameter);
+  um_events_enable(device, 1);
+  device.op({write(block, 2 * kPage)});
+  um_edge edge{};
+  CHECK_OK(um_edge_approach(device, &edge));
+  CHECK(edge.at_ns > 0 && edge.times.compute_ns > 0);
+  CHECK_OK(um_edge_begin(device, 3, &edge));
+  CHECK_EQ(edge.events, uint64_t{2});
+  CHECK_EQ(edge.counters.fault_groups, int64_t{0});  // nothing was read, and no step has begun
+  device.op({read(block, kPage)});
+  for (const um_event& event : device.events()) CHECK_EQ(event.step, 0u);
+  CHECK_OK(um_edge_begin(device, 3, &edge));
+  CHECK_EQ(edge.events, uint64_t{0});
+  CHECK_EQ(edge.counters.fault_groups, int64_t{2});
+  unsigned char* other = device.allocate(kPage, kParameter);
+  device.op({write(other, kPage)});
+  CHECK_OK(um_edge_end(device, &edge));
+  CHECK_EQ(edge.events, uint64_t{1});
+  CHECK_EQ(device.events().front().step, 3u);
+  const um_counters counters = device.counters();
+  const um_memory_stats memory = device.memory();
+  CHECK(std::memcmp(&edge.counters, &counters, sizeof counters) == 0);
+  CHECK(std::memcmp(&edge.memory, &memory, sizeof memory) == 0);
+  device.op({write(device.allocate(kPage, kParameter), kPage)});
+  CHECK_EQ(device.events().front().step, 0u);
+  CHECK_FAILS(UM_INVALID_ARGUMENT, um_edge_read(device, nullptr));
+}
+
 TEST(counters_repeat_exactly_at_any_thread_count) {
   const std::vector<int64_t> once = train(1, 4);
   CHECK(once[2] > 0);

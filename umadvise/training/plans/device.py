@@ -45,9 +45,9 @@ def planning_device(device: _native.Device, room_bytes: int) -> PlanningDevice:
     """Measures the link of a device, once in a process: it takes a tenth of a second, and device memory.
 
     Args:
-        device: device that has no profile of its link, or one.
-        room_bytes: bytes of its memory that may be used in all. What lives there now is left alone, so call this
-            before the loop's first step.
+        device: device to plan for. A device with a link profile is not measured.
+        room_bytes: bytes of device memory that the loop may use. The copies take a part of the bytes that are unused
+            now, so this function is called before the loop's first step.
     """
     charged: DeviceProfile | None = device.link_profile
     info = device.info()
@@ -57,12 +57,13 @@ def planning_device(device: _native.Device, room_bytes: int) -> PlanningDevice:
         return PlanningDevice(charged, key, synchronous, device.small, device.keeps_time)
     key = f"measured {info.provider} {info.name}"
     if key not in _measured:
-        stand_in = catalogue.load_device(_STAND_IN)
         unused_bytes = min(info.free_bytes, room_bytes - (device.memory().resident_bytes or 0))
         sizes = [size for size in _SIZES_BYTES if size <= unused_bytes // _PART]
+        if len(sizes) < 2:  # a later session may have more memory, and measures then
+            return PlanningDevice(catalogue.load_device(_STAND_IN), key, synchronous, device.small)
         try:
-            _measured[key] = probe.probe(device, sizes_bytes=sizes, rounds=_ROUNDS) if len(sizes) > 1 else stand_in
+            _measured[key] = probe.probe(device, sizes_bytes=sizes, rounds=_ROUNDS)
         except NativeError as error:
             log.warning("the link cannot be measured (%s): plans are made for that of %s", error, _STAND_IN)
-            _measured[key] = stand_in
+            _measured[key] = catalogue.load_device(_STAND_IN)
     return PlanningDevice(_measured[key], key, synchronous, device.small)

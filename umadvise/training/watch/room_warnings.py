@@ -59,15 +59,14 @@ class RoomWarnings:
         )
 
     def _look_for_fallbacks(self) -> None:
-        """When ops took another way as they found no room: cuDNN has algorithms that need less, and round otherwise."""
+        """Warns of ops that allocated no workspace: cuDNN then takes another algorithm, which may round otherwise."""
         found = _native.fallbacks()
         if found is None:
             return
         self._told_of_fallbacks = True
         log.warning(
-            "%d ops asked for memory to work in, found no room and went on without, as a library does that has "
-            "another algorithm: their last digits may differ from those of a run with more room. The largest was "
-            "%s, which asked for %s",
+            "%d ops could not allocate a workspace and fell back to another algorithm (the largest: %s, %s). Results "
+            "may differ in the last bits from a run with more memory",
             found.count,
             found.op,
             format_bytes(found.most_bytes),

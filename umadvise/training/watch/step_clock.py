@@ -146,7 +146,6 @@ class StepClock:
         self._leave_step()
         if readings.events or self._is_open or self._reader.sampler is not None:
             self._drain(of_step=True)
-            readings.read()
         elif self._runtime.emulated:
             signals.keep()
         if device.peaks_began_within() and not self._is_open:
