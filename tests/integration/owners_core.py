@@ -13,7 +13,7 @@ from umadvise.torch_seam.runtime import storage_address
 Remember = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 Repoint = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 Forget = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-Settle = ctypes.CFUNCTYPE(None)
+DropReferences = ctypes.CFUNCTYPE(None)
 
 
 class Core:
@@ -22,7 +22,7 @@ class Core:
     def __init__(self, device: _native.Device) -> None:
         functions = structure("um_owner_functions").from_address(hooks_library().um_hooks_owner_functions())
         self.device = device
-        self.repoint, self.drop_references = Repoint(functions.repoint), Settle(functions.drop_references)
+        self.repoint, self.drop_references = Repoint(functions.repoint), DropReferences(functions.drop_references)
         self._remember, self.forget = Remember(functions.remember), Forget(functions.forget)
 
     def remember(self, storage: torch.UntypedStorage, address: int | None = None) -> int | None:
