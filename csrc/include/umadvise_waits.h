@@ -38,8 +38,7 @@
   X(host_chunk_given, "the host memory of a freed block is reused while the swap-in still reads it")                   \
   X(host_chunk_returned, "host memory is returned to the driver while a copy still uses it")                           \
   X(host_copy_freed, "a block is freed, and its host memory is reused while a copy uses it")                           \
-  X(host_copy_dropped,                                                                                                 \
-    "a kernel writes to a block, and the host memory of its stale copy is reused while a copy uses it")                \
+  X(host_copy_dropped, "a kernel writes to a block, and its stale host memory is reused while a copy uses it")         \
   /* ---- the host reads and writes ---- */                                                                            \
   X(export_after_arrival, "an address is handed out before the block is swapped in")                                   \
   X(export_ended, "a block is unpinned, and its chunks are reused while kernels use the address")                      \
