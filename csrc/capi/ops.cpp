@@ -4,6 +4,7 @@
 #include "engine/device.h"
 #include "engine/doors.h"
 #include "engine/owners.h"
+#include "engine/step_sums.h"
 #include "memory/process.h"
 #include "umadvise.h"
 
@@ -115,6 +116,15 @@ um_status um_edge_end(um_device* device, um_edge* out) {
 
 um_status um_edge_read(um_device* device, um_edge* out) {
   return guarded([&] { read_all(alive(device), given(out, kEdge)); });
+}
+
+int32_t um_step_sums_add(um_device* device, const um_edge* begun, const um_edge* ended, um_step_sums* sums) {
+  return guarded_value(0, [&] {
+    const auto locked = alive(device);
+    um_step_sums& to = *given(sums, "the sums");
+    to.row_count = locked->observation.residency(to.rows + to.row_capacity, to.row_capacity);
+    return um::add_step(*given(begun, kEdge), *given(ended, kEdge), &to) ? 1 : 0;
+  });
 }
 
 um_status um_refusals_put_off(um_device* device) {

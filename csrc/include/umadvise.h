@@ -710,6 +710,20 @@ UM_API um_status um_edge_end(um_device* device, um_edge* out);
 /* Reads everything, at any time. */
 UM_API um_status um_edge_read(um_device* device, um_edge* out);
 
+/* Sums of steps in a row. The caller sets count to 0 to begin, and owns `rows`: memory of 2 * row_capacity rows. */
+typedef struct um_step_sums {
+  um_edge last;          /* what the step added last counted in counters, times and swaps; at_ns: its length */
+  um_edge all;           /* the sums of `last`; memory: the largest numbers */
+  uint64_t count;        /* steps */
+  um_residency* rows;    /* summed_rows rows: the largest peaks, and the sums of compute_ns */
+  uint64_t row_capacity; /* rows of one step that find place */
+  uint64_t row_count;    /* rows of the step that was to be added last */
+  uint64_t summed_rows;
+} um_step_sums;
+/* Adds the step between two readings, and its rows of um_residency. Returns 1; 0 if nothing was added, as rows of other
+ * subjects have been summed, or row_count is larger than row_capacity. */
+UM_API int32_t um_step_sums_add(um_device* device, const um_edge* begun, const um_edge* ended, um_step_sums* sums);
+
 /* What happened when. Spans of one track do not overlap, except that each copy engine is one track. */
 typedef enum { UM_TRACK_COMPUTE = 0, UM_TRACK_H2D = 1, UM_TRACK_D2H = 2, UM_TRACK_HOST = 3 } um_track;
 typedef enum {

@@ -115,6 +115,57 @@ TEST(an_edge_is_what_the_separate_calls_are) {
   CHECK_FAILS(UM_INVALID_ARGUMENT, um_edge_read(device, nullptr));
 }
 
+TEST(sums_of_steps_are_those_of_their_readings) {
+  Device device(64 * kMiB);
+  unsigned char* block = device.allocate(4 * kPage, kParameter);
+  um_events_enable(device, 1);
+  std::vector<um_residency> rows(2 * 16);
+  um_step_sums sums{};
+  sums.rows = rows.data();
+  sums.row_capacity = 16;
+  um_edge begun{}, ended{};
+  const auto step = [&](uint32_t number, uint64_t bytes) {
+    CHECK_OK(um_edge_approach(device, &begun));
+    CHECK_OK(um_edge_begin(device, number, &begun));
+    um_memory_reset_peaks(device);
+    device.op({read(block, bytes)});
+    device.events();
+    CHECK_OK(um_edge_end(device, &ended));
+    return um_step_sums_add(device, &begun, &ended, &sums);
+  };
+  int64_t groups = 0, length_ns = 0;
+  uint64_t most_bytes = 0;
+  for (uint32_t number = 1; number <= 3; ++number) {
+    CHECK_EQ(step(number, number * kPage), 1);
+    CHECK_EQ(sums.count, uint64_t{number});
+    CHECK_EQ(sums.last.counters.fault_groups, ended.counters.fault_groups - begun.counters.fault_groups);
+    CHECK_EQ(sums.last.at_ns, ended.at_ns - begun.at_ns);
+    groups += sums.last.counters.fault_groups;
+    length_ns += sums.last.at_ns;
+    most_bytes = std::max(most_bytes, ended.memory.resident_peak_bytes);
+  }
+  CHECK_EQ(groups, int64_t{3});
+  CHECK_EQ(sums.all.counters.fault_groups, groups);
+  CHECK_EQ(sums.all.counters.op_count, int64_t{3});
+  CHECK_EQ(sums.all.at_ns, length_ns);
+  CHECK_EQ(sums.all.memory.resident_peak_bytes, most_bytes);
+  uint64_t op_rows = 0;
+  for (uint64_t i = 0; i < sums.summed_rows; ++i) op_rows += rows[i].subject == UM_RESIDENCY_OP;
+  CHECK(sums.summed_rows > 0 && op_rows > 0);
+  device.allocate(kPage, kParameter);  // one more tensor: the next step has other rows
+  const um_step_sums before = sums;
+  CHECK_EQ(step(4, kPage), 0);
+  CHECK_EQ(sums.count, before.count);
+  CHECK(std::memcmp(&sums.all, &before.all, sizeof before.all) == 0);
+  sums.count = 0;
+  sums.row_capacity = 1;
+  CHECK_EQ(step(5, kPage), 0);
+  CHECK(sums.row_count > 1);
+  sums.row_capacity = 16;
+  CHECK_EQ(step(6, kPage), 1);
+  CHECK_EQ(sums.all.counters.op_count, int64_t{1});
+}
+
 TEST(counters_repeat_exactly_at_any_thread_count) {
   const std::vector<int64_t> once = train(1, 4);
   CHECK(once[2] > 0);

@@ -98,6 +98,11 @@ class PlanCycle:
         return read(SwapCounters, self._numbers)
 
     @property
+    def laid_out(self) -> bool:
+        """Whether chunks are laid out for the steps. Until then they are mapped anew, which takes a GPU longer."""
+        return bool(self._numbers.laid_out)
+
+    @property
     def recording(self) -> bool:
         """Whether the running step is recorded."""
         return self._recording > 0
@@ -267,7 +272,8 @@ class PlanCycle:
     def _reason(self, *, whole: bool, recorded: bool) -> str | None:
         if not whole:
             return "ended by an exception"
-        if self.program is None:
+        program = self.program
+        if program is None:
             if recorded:
                 return "recorded, to be planned for: no step like it was known"
             return self._programs.refusal or "no step like it was known"
@@ -275,7 +281,7 @@ class PlanCycle:
         if not self.followed:
             left = f"left its plan at {self._difference()}"
             return f"{left}: {counters.unknown_ops} of {counters.step_ops} ops were in none"
-        if self.program.plan is None:
+        if program.plan is None:
             return "its planner had no plan: what is used furthest ahead left first"
         return None
 

@@ -94,7 +94,7 @@ class RungChoice:
             stall_ns=service_ns + self._cycle.waited_ns if clock.faults_are_known else None,
             fault_groups=cost.fault_groups,
             typical=self._cycle.known if planned else bool(self._structures),
-            settling=LADDER[self._planner.rung].memory == Memory.CHUNKED and not self._cycle.counters.laid_out,
+            settling=LADDER[self._planner.rung].memory == Memory.CHUNKED and not self._cycle.laid_out,
         )
         if not recorded:
             self._go(self._governor.observe(record))

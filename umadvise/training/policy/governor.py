@@ -11,6 +11,7 @@ an end whatever the steps do.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from umadvise.devices.rungs import RUNGS
 from umadvise.errors import UsageError
@@ -37,8 +38,7 @@ MOST_STRUCTURES = 4
 """Times that a step may become another one before that changes nothing any more."""
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One step as the governor sees it.
 
     Attributes:
@@ -163,6 +163,8 @@ class Governor:
 
     def _return(self, step: int, here_ns: int) -> Switch | None:
         """To the fastest rung that was measured, where that is another one."""
+        if len(self.measured_ns) == 1:
+            return None
         known = [rung for rung in self._possible() if rung in self.measured_ns]
         best = min(known, key=lambda rung: self.measured_ns[rung], default=self.rung)
         best_ns = self.measured_ns[best]
@@ -176,6 +178,8 @@ class Governor:
     def _try(self, step: int, here_ns: int, excess: str | None) -> Switch | None:
         """What has not been measured and may be faster."""
         untried = [rung for rung in self._possible() if rung not in self._tried]
+        if not untried:
+            return None
         better = [rung for rung in untried if self._predicted_ns.get(rung, here_ns) * (1 + HYSTERESIS) < here_ns]
         if better:
             rung = min(better, key=lambda each: self._predicted_ns[each])

@@ -113,7 +113,7 @@ class StepClock:
 
     def approach_step(self) -> None:
         """The next step's time begins: until `begin_step` it is spent on planning."""
-        self._quiet.approach()
+        self._quiet.readings.approach()
         self._approached = True
 
     def begin_step(self) -> None:
@@ -127,7 +127,7 @@ class StepClock:
             self._reader.sampler.before_step()
         self.step_count += 1
         self.in_step = True
-        while not self._quiet.begin(self.step_count):
+        while not self._quiet.readings.begin(self.step_count):
             self._drain()
         device.reset_memory_peaks()
         _native.set_phase(Phase.FORWARD)
@@ -154,9 +154,9 @@ class StepClock:
         device.time_outside(TimeKind.SCRIPT)
 
     def _end_quiet(self) -> None:
-        quiet, readings = self._quiet, self._quiet.readings
-        duration_ns, counted = quiet.end(self.step_count)
-        self._warnings.look(readings.totals.item(readings.oversized_ops), readings.exports_ended)
+        readings, counted = self._quiet.readings, self._quiet.sums.last
+        duration_ns = self._quiet.end(self.step_count)
+        self._warnings.look(readings.ended.item(readings.oversized_ops), readings.exports_ended)
         self.last_step = LastStep(
             duration_ns,
             counted.item(readings.op_count),
@@ -246,7 +246,7 @@ class StepClock:
         """The step that runs is none of the quiet ones."""
         self.flush()
         counters, swaps, times = self._quiet.begun()
-        self._builder.begin_step(self.step_count, self._quiet.start_ns, counters, swaps, times)
+        self._builder.begin_step(self.step_count, self._quiet.readings.start_ns, counters, swaps, times)
         self._is_open = True
 
     def _drain(self, *, of_step: bool = False) -> None:
