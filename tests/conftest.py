@@ -18,7 +18,10 @@ os.environ["UMADVISE_PLAN_SEARCH"] = "off"  # nor on how fast a process beside i
 os.environ["UMADVISE_WATCH_BUDGETS"] = "1"  # also for fixtures of modules, which start processes before any test's own
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("UMADVISE_FULL"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
     if torch.cuda.is_available():
         return
     for item in items:

@@ -5,7 +5,6 @@ makes for the CPU is tried on one program, and with UMADVISE_FULL=1 on all of th
 """
 
 import logging
-import os
 import pickle
 import subprocess
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ from umadvise.records.enums import Phase
 from umadvise.torch_seam import compiling, runtime
 
 TOOL = Path(__file__).parents[2] / "tools" / "find_region_writes.py"
-full = pytest.mark.skipif(not os.environ.get("UMADVISE_FULL"), reason="UMADVISE_FULL=1")
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +101,7 @@ def test_what_inductor_compiles_in_place_writes_included() -> None:
     assert all(map(same_bits, found, expected))
 
 
-@full
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["swap", "window", "auto"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program(program: Callable[[], Program], policy: str) -> None:
@@ -119,7 +117,7 @@ def _found(*words: str) -> list[str]:
     return ended.stdout.split()
 
 
-@full
+@pytest.mark.long
 def test_graphs_write_what_they_say() -> None:
     assert _found() == []
     assert _found("--announced-too", "by_block", "inputs_are_written") == ["by_block", "inputs_are_written"]

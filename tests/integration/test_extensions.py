@@ -2,7 +2,6 @@
 
 import ctypes
 import logging
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -210,7 +209,7 @@ def test_what_is_compiled_ahead_of_time_is_an_op() -> None:
     assert loader.boxed_run is before
 
 
-@pytest.mark.skipif(os.environ.get("UMADVISE_FULL") is None, reason="compiling takes half a minute")
+@pytest.mark.long  # compiling takes half a minute
 def test_a_model_that_was_compiled_ahead_of_time(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(800, 800), nn.ReLU())
     program = torch.export.export(model, (torch.randn(750, 800),))

@@ -9,6 +9,8 @@ from replay.recording import bert_trace, trace
 from umadvise.devices.catalogue import load_device
 from umadvise.records.enums import Phase
 
+pytestmark = pytest.mark.long
+
 V100, RTX = "v100-sxm2-power9-16gb", "rtx-6000-24gb"
 
 

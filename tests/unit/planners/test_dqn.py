@@ -362,6 +362,7 @@ def test_options_out_of_range(option: str, value: float) -> None:
 # ---- every plan ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @given(trace=traces(), share=st.sampled_from([0.3, 0.6, 0.9]), seed=st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
 def test_the_simulator_executes_every_plan(trace: Trace, share: float, seed: int) -> None:

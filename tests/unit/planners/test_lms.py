@@ -230,6 +230,7 @@ def assert_executed(trace: Trace, budget_bytes: int, options: dict[str, int | No
     return len(plan) > 0
 
 
+@pytest.mark.long
 @given(trace=traces(most_ops=20), options=st.fixed_dictionaries(OPTIONS), share=st.floats(0.3, 1.2))
 @settings(max_examples=50, deadline=None)
 def test_the_simulator_executes_every_plan(trace: Trace, options: dict[str, int | None], share: float) -> None:
@@ -237,6 +238,7 @@ def test_the_simulator_executes_every_plan(trace: Trace, options: dict[str, int 
     assert_executed(trace, int(trace.peak_bytes * share), options)
 
 
+@pytest.mark.long
 def test_the_simulator_executes_plans_that_move_much() -> None:
     moving = 0
     for seed in range(300):

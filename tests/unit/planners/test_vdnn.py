@@ -149,6 +149,7 @@ def _peaks(trace: Trace, fast: np.ndarray | None, plan: Plan | None = None) -> l
 # ---- algorithms ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["alexnet", "overfeat", "vgg16", "resnet50"])
 def test_the_shapes_that_a_trace_gives_away_are_those_of_the_modules(network: str) -> None:
     trace = recorded(network, 6)
@@ -233,6 +234,7 @@ def networks(draw: st.DrawFn) -> Trace:
     return builder.finish(target="cuda", source="synthetic")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("algorithm", ["memory_optimal", "performance_optimal"])
 @given(trace=traces() | networks(), data=st.data())
@@ -249,6 +251,7 @@ def test_the_simulator_executes_every_plan(name: str, algorithm: str, trace: Tra
     assert result.on_demand_swap_ins == result.evictions == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("network", ["resnet50", "unet", "vit_b16"])
 def test_plans_of_networks_run(name: str, network: str) -> None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 from bert_text import CLS, IGNORED_LABEL, MASK, SEP, UNKNOWN, Text, corpus, load_text, masked_batch, train_tokenizer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def text() -> Text:

@@ -8,6 +8,8 @@ from changing_programs import PROGRAMS, Changing
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+pytestmark = pytest.mark.long
+
 
 class _Shapes(TorchDispatchMode):
     def __init__(self) -> None:

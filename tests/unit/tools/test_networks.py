@@ -9,6 +9,8 @@ from networks import NETWORKS
 
 from umadvise.recording.workload import Workload
 
+pytestmark = pytest.mark.long
+
 # From the docstrings' sources: torchvision's documentation, the papers' own tables, sums over the papers' layers.
 PUBLISHED = {
     "alexnet": 61_100_840,

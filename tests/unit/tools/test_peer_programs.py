@@ -17,6 +17,8 @@ from umadvise.records.enums import Phase
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Trace
 
+pytestmark = pytest.mark.long
+
 H100 = load_device("h100-sxm-80gb")
 MIB = 1 << 20
 
