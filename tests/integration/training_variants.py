@@ -167,6 +167,8 @@ VARIANTS: dict[str, type[Loop]] = {
 }
 IMPOSSIBLE = {("embedding", "double-backward")}
 """Network and variant: the gradient of an embedding bag has no derivative."""
+if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    IMPOSSIBLE.add(("lstm", "autocast"))  # oneDNN's LSTM in bfloat16 needs AVX-512
 
 Around = Callable[[], AbstractContextManager[None]]
 Opened = AbstractContextManager[Around]
