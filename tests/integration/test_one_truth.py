@@ -2,10 +2,10 @@
 
 Ordered counting must equal the guard's prediction, and raw counting the replay of its recorded service order, in every
 counter. Raw counting against the prediction is an error figure, which is bounded here. Random programs in both ways:
-csrc/tests/replay/unified.cpp. UMADVISE_FULL=1 looks at every network with every advice in every limit.
+csrc/tests/replay/unified.cpp. Every network and every advice runs with every limit, and with raw counting in one;
+UMADVISE_FULL=1 looks at every network with every advice in every limit.
 """
 
-import os
 from collections.abc import Callable
 from itertools import product
 
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import small_networks
 import torch
+from pairwise import by_turns
 from small_networks import NETWORKS, OPTIMIZERS
 
 import umadvise
@@ -42,13 +43,7 @@ LIMITS: dict[str, Callable[[int], tuple[int, int | None]]] = {
     "both": lambda capacity: (capacity * 9 // 8, capacity),
 }
 Limits = tuple[int, int | None]
-ALL = bool(os.environ.get("UMADVISE_FULL"))
-# Every network with every advice, and each of them with every limit.
-SAMPLE = [
-    (name, advice, [*LIMITS][(row + column) % len(LIMITS)])
-    for row, name in enumerate(NETWORKS)
-    for column, advice in enumerate(ADVICE)
-]
+CASES = [(name, advice, within) for (name, within), advice in by_turns(product(NETWORKS, LIMITS), ADVICE)]
 
 
 @pytest.fixture
@@ -91,7 +86,7 @@ def comparable(counters: Counters) -> Counters:
     return msgspec.structs.replace(counters, remote_accesses=None, fault_service_ns=None)
 
 
-@pytest.mark.parametrize(("name", "advice", "within"), list(product(NETWORKS, ADVICE, LIMITS)) if ALL else SAMPLE)
+@pytest.mark.parametrize(("name", "advice", "within"), CASES)
 def test_ordered_counters_are_the_predicted_ones(train: Callable, name: str, advice: str, within: str) -> None:
     limits = LIMITS[within](CAPACITY_MIB[name])
     trace, observed = train(name, advice, limits, "ordered", steps=2 if within == "both" else 1)
@@ -100,8 +95,7 @@ def test_ordered_counters_are_the_predicted_ones(train: Callable, name: str, adv
     assert observed.fault_groups > 0 or advice == "recommended"
 
 
-@pytest.mark.parametrize("advice", ADVICE)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "advice"), by_turns(NETWORKS, ADVICE))
 def test_raw_counters_are_the_replay_of_their_services(train: Callable, name: str, advice: str) -> None:
     limits = LIMITS["both"](CAPACITY_MIB[name])
     trace, observed = train(name, advice, limits, "raw")
