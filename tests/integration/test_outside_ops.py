@@ -1,6 +1,7 @@
 """Memory that torch, an extension or the kernel fills outside of any op: never lost, wherever the tensor is."""
 
 import ctypes
+import functools
 import io
 import os
 import socket
@@ -8,12 +9,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from pairwise import by_turns
 
 import umadvise
 from umadvise import _native
 from umadvise.torch_seam import runtime
 
 POLICIES = ["resident", "advise", "window", "swap", "swap+recompute", "lru", "auto"]
+MORE_POLICIES = ["window", "swap+recompute", "lru", "auto"]
 COUNT = 270_000
 """Elements of what is made: more than half a chunk of 2 MiB in any dtype but bool."""
 MIB = 1 << 20
@@ -21,6 +24,7 @@ MIB = 1 << 20
 Make = Callable[[], torch.Tensor]
 
 
+@functools.cache
 def numbers(count: int = COUNT) -> list[float]:
     return [float(index % 251) for index in range(count)]
 
@@ -98,7 +102,8 @@ def test_what_torch_fills_by_itself_is_kept(spelling: str) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         expected = SPELLINGS[spelling]()
-    for policy in POLICIES[1:]:
+    rung = [*SPELLINGS].index(spelling)
+    for policy in ("advise", "swap", MORE_POLICIES[rung % len(MORE_POLICIES)]):  # pages, chunks, and a rung of either
         with umadvise.session(torch.nn.Linear(2, 2), device="emulated", capacity="24MiB", policy=policy):
             # Where memory of the same size was freed before, and where none was.
             found = [SPELLINGS[spelling]() for _ in range(2)]
@@ -222,10 +227,14 @@ def written_out(x: torch.Tensor) -> bytes:
     return file.getvalue()
 
 
+WAYS = (through_file, through_pipe, through_socket, through_pointer)
+CASES = [*by_turns(POLICIES, WAYS), *by_turns(POLICIES, WAYS[2:] + WAYS[:2])]  # each way in pages and in chunks
+
+
+@pytest.mark.parametrize(("opened", "way"), dict.fromkeys(CASES), indirect=["opened"])
 @pytest.mark.usefixtures("opened")
-@pytest.mark.parametrize("way", [through_file, through_pipe, through_socket, through_pointer])
 def test_system_calls_read_and_write(way: Callable[[torch.Tensor, bytes, str], None], tmp_path: object) -> None:
-    data = bytes(index % 251 for index in range(3 * MIB))
+    data = bytes(range(251)) * (3 * MIB // 502)  # 1.5 MiB: more than half a chunk
     x = torch.zeros(len(data), dtype=torch.uint8)
     push_out()
     way(x, data, f"{tmp_path}/data")
@@ -241,6 +250,8 @@ def test_system_calls_read_and_write(way: Callable[[torch.Tensor, bytes, str], N
 
 
 def test_a_batch_made_of_lists_trains_as_it_does_without() -> None:
+    row = [float(index % 17) for index in range(1017)]
+
     def losses(policy: str | None) -> list[str]:
         torch.manual_seed(1)
         model = torch.nn.Sequential(torch.nn.Linear(1000, 600), torch.nn.ReLU(), torch.nn.Linear(600, 10))
@@ -248,8 +259,8 @@ def test_a_batch_made_of_lists_trains_as_it_does_without() -> None:
         seen = []
 
         def step(number: int) -> None:
-            rows = [[float((row * number + column) % 17) for column in range(1000)] for row in range(400)]
-            loss = torch.nn.functional.cross_entropy(model(torch.tensor(rows)), torch.arange(400) % 10)
+            rows = [row[index * number % 17 :][:1000] for index in range(280)]  # more than half a chunk
+            loss = torch.nn.functional.cross_entropy(model(torch.tensor(rows)), torch.arange(280) % 10)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
