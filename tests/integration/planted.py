@@ -3,6 +3,7 @@
 Each runs on an emulated device in virtual time, so that its figures repeat.
 """
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -98,6 +99,7 @@ def evicted_parameters(budget: str = "24MiB") -> FaultProfile:
     return watched(make, model, policy="advise", budget=budget)
 
 
+@functools.cache
 def half_empty_pages(budget: str = "24MiB", policy: str = "advise") -> FaultProfile:
     """Layers that begin on a page of 2 MiB and are a little larger: what is live takes more pages than it has bytes."""
     model = layers(20, 750)
@@ -134,6 +136,7 @@ def dead_activations(*, keeps: bool = True) -> FaultProfile:
     return watched(make, model, policy="advise", budget="72MiB")
 
 
+@functools.cache
 def heavy_optimizer(*, state: bool = True, policy: str = "advise", closure: bool = False) -> FaultProfile:
     """Adam's two moments are twice as large as the model; the model may run in a closure, as Lightning has it."""
     model = layers(24)
