@@ -1,6 +1,7 @@
 """What `torchrun` runs for test_rank_faults.py: a training of two ranks, one of which ends early at a named moment.
 
-The words of the command line are strategy, policy, fault and moment. Rank 1 has the fault.
+The words of the command line are strategy, policy, fault and moment. Rank 1 has the fault. The policy "plain" opens no
+session: its losses are the reference.
 """
 
 import atexit
@@ -9,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ MOMENTS = (
     "backward",
     "collective",
     "optimizer",
+    "clearing",
     "between",
     "evaluation",
     "checkpoint",
@@ -83,17 +86,37 @@ def network(faulty: Faulty, strategy: str) -> nn.Module:
     return model
 
 
+def say(*words: object) -> None:
+    """In one write, which other ranks do not cut; at once, as a rank that is killed says nothing more."""
+    sys.stdout.write(" ".join(map(str, ("rank", os.environ["RANK"], *words))) + "\n")
+    sys.stdout.flush()
+
+
+class Plain:
+    """PyTorch without a session."""
+
+    step = nullcontext
+
+    @staticmethod
+    def to_device(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
 def step(um: Any, model: nn.Module, optimizer: torch.optim.Optimizer, faulty: Faulty) -> None:
     faulty.step += 1
     with um.step():
-        model(um.to_device(torch.ones(32, WIDTH))).square().mean().backward()
+        batch = torch.full((32, WIDTH), 1.0 + distributed.get_rank())
+        loss = model(um.to_device(batch)).square().mean()
+        loss.backward()
         total = um.to_device(torch.ones(MIB))
         work = distributed.all_reduce(total, async_op=True)
         faulty.at("collective")
         work.wait()
         optimizer.step()
         optimizer.zero_grad()
+        faulty.at("clearing")
     assert total[0].item() == 2
+    say("loss", faulty.step, loss.item().hex())
     faulty.at("between")
 
 
@@ -106,7 +129,11 @@ def main(strategy: str, policy: str, fault: str, moment: str) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     optimizer.register_step_pre_hook(lambda *_: faulty.at("optimizer"))
     faulty.at("opening")
-    with umadvise.session(model, optimizer, device=umadvise.EmulatedDevice(32 * MIB), policy=policy) as um:
+    device = umadvise.EmulatedDevice(32 * MIB)
+    opened = (
+        nullcontext(Plain()) if policy == "plain" else umadvise.session(model, optimizer, device=device, policy=policy)
+    )
+    with opened as um:
         faulty.at("before")
         for _ in range(5):
             step(um, model, optimizer, faulty)
@@ -120,7 +147,7 @@ def main(strategy: str, policy: str, fault: str, moment: str) -> None:
     else:
         distributed.barrier()
         distributed.destroy_process_group()
-    sys.stdout.write(f"rank {os.environ['RANK']} ended\n")
+    say("ended")
 
 
 if __name__ == "__main__":
