@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import warm_processes
+from pairwise import by_turns
 
 from umadvise.records import trace_file
 from umadvise.records.fault_profile import FaultProfile, decode
@@ -282,8 +283,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("moment", "number"), by_turns(MOMENTS, [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_at_any_moment_leaves_profile_and_trace(
     moment: str, number: signal.Signals, run: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
@@ -444,7 +444,7 @@ def test_a_module_or_package_runs_as_python_runs_it(tmp_path: Path) -> None:
 def test_wrong_words(words: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise AssertionError\n")
     finished = subprocess.run(
-        [sys.executable, "-m", "umadvise", "run", *words],
+        [warm_processes.folder() / "umadvise", "run", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
