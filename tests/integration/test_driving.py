@@ -1,6 +1,7 @@
 """Sessions that record, plan and drive: the same bits as vanilla, plans in force, and nothing left behind."""
 
 import copy
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from pairwise import by_turns
 from small_networks import different, same_bits
 from torch import nn
 from torch.autograd import forward_ad
@@ -65,6 +67,7 @@ class Training:
         return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
+@functools.lru_cache(maxsize=2)
 def vanilla(count: int, rows: Callable[[int], int] = lambda _: 16, **options: bool) -> Training:
     training = Training(**options)
     for number in range(1, count + 1):
@@ -376,8 +379,7 @@ class StopBackwardError(Exception):
     pass
 
 
-@pytest.mark.parametrize("policy", ["swap", "window"])
-@pytest.mark.parametrize("failing", [1, 4])
+@pytest.mark.parametrize(("policy", "failing"), by_turns(["swap", "window"], [4, 1]))
 def test_an_exception_in_backward_and_on(policy: str, failing: int) -> None:
     def stop(_: torch.Tensor) -> None:
         raise StopBackwardError
