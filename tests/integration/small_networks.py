@@ -246,10 +246,3 @@ class PeakOfStorages(TorchDispatchMode):
     def _remove(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.now_bytes -= size
-
-
-def measured_need_bytes(network: Network, optimizer_name: str) -> int:
-    """Vanilla peak of storage bytes."""
-    with PeakOfStorages() as peak:
-        train(network, optimizer_name, 2)
-    return peak.peak_bytes

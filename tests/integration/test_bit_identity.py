@@ -15,7 +15,7 @@ from itertools import combinations, product
 import pytest
 import torch
 from pairwise import Case, covering
-from small_networks import MIB, NETWORKS, OPTIMIZERS, Cnn, Network, different, measured_need_bytes, steps, train
+from small_networks import MIB, NETWORKS, OPTIMIZERS, Cnn, Network, PeakOfStorages, different, steps, train
 
 import umadvise
 from umadvise import _native
@@ -61,7 +61,9 @@ def name_of(case: Case) -> str:
 @functools.lru_cache(maxsize=1)
 def vanilla(network: str, optimizer: str) -> tuple[dict[str, torch.Tensor], int]:
     """Everything that a run without umadvise leaves, and the bytes that it needed."""
-    return train(NETWORKS[network], optimizer, STEPS).tensors(), measured_need_bytes(NETWORKS[network], optimizer)
+    with PeakOfStorages() as peak:
+        trained = train(NETWORKS[network], optimizer, STEPS)
+    return trained.tensors(), peak.peak_bytes
 
 
 def test_every_pair_is_covered() -> None:
