@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/scattered.h"
 #include "engine/device.h"
 
 namespace um {
@@ -40,14 +41,7 @@ constexpr size_t kSlots = size_t{1} << 14;
 // each 4 ops, as a program in which no step was found by then may have none.
 constexpr uint64_t kComparedPerOp = 32, kEagerOps = uint64_t{1} << 14, kOpsPerCompared = 4;
 
-uint64_t mixed(uint64_t value) {  // the finalizer of MurmurHash3
-  value = (value ^ value >> 33) * 0xff51afd7ed558ccd;
-  value = (value ^ value >> 33) * 0xc4ceb9fe1a85ec53;
-  return value ^ value >> 33;
-}
-uint64_t key_of(uint64_t kind, uint64_t what, uint64_t who) {
-  return mixed((kind << 32 ^ what) * 0x9e3779b97f4a7c15 ^ who);
-}
+uint64_t key_of(uint64_t kind, uint64_t what, uint64_t who) { return scattered(scattered(kind << 32 ^ what) ^ who); }
 
 }  // namespace
 

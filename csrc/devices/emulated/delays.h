@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/scattered.h"
+
 namespace um::emulated {
 
 class Delays {
@@ -15,11 +17,9 @@ class Delays {
 
   void wait() {
     if (most_us_ == 0) return;
-    // splitmix64 (Steele, Lea, Flood 2014) over a shared counter: any thread, no lock.
-    uint64_t bits = state_.fetch_add(0x9E3779B97F4A7C15u, std::memory_order_relaxed);
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
-    const auto microseconds = static_cast<long>((bits ^ (bits >> 31)) % (most_us_ + 1));
+    // A shared counter, which any thread advances without a lock.
+    const uint64_t count = state_.fetch_add(kGoldenRatio, std::memory_order_relaxed);
+    const auto microseconds = static_cast<long>(scattered(count - kGoldenRatio) % (most_us_ + 1));
     const timespec span{0, microseconds * 1000};
     nanosleep(&span, nullptr);
   }
