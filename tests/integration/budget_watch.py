@@ -57,9 +57,9 @@ class BudgetWatch:
 
     def _opened(self, original: Callable[..., None], loop: Any, *given: Any, **named: Any) -> None:
         original(loop, *given, **named)
-        course = given[2] if len(given) > 2 else named["course"]
+        policy = given[2] if len(given) > 2 else named["policy"]
         loop._planner.state.device.reset_memory_peaks()  # earlier contents of the device are not the loop's
-        if course.keeps_budget:
+        if policy.keeps_budget:
             self._loops.append(loop)
 
     def _closes(self, original: Callable[..., None], loop: Any) -> None:

@@ -2,13 +2,13 @@
 
 from umadvise.errors import PolicyError
 from umadvise.planners import PLANNERS
-from umadvise.training.policy.course import course_of
+from umadvise.training.policy.parsing import parse_policy
 
 
 def usable(name: str) -> bool:
     """Whether a session takes a policy of that name."""
     try:
-        course_of(name)
+        parse_policy(name)
     except PolicyError:
         return False
     return True

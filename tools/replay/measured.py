@@ -33,7 +33,6 @@ from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.plan_memory import spare_bytes, staying_bytes
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.view import view_of
-from umadvise.training.policy.course import course_of_rung
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, SizedNetwork, checkpoint_blocks  # a folder of programs, not a package
@@ -220,7 +219,7 @@ class Predictor:
     def _paged(self, rung: str, budget_bytes: int) -> Numbers:
         plan, advice = None, {} if rung == UNADVISED else LADDER[rung].advice
         if rung == "window":
-            plan = planners.run(course_of_rung(rung).planner or "", self._trace, self._device, budget_bytes)
+            plan = planners.run(LADDER[rung].planner or "", self._trace, self._device, budget_bytes)
             advice = by_role(plan)
         simulation: UnifiedSimulation = simulate_unified(
             self._trace, self._device, budget_bytes=budget_bytes, advice=advice, plan=plan
@@ -229,12 +228,12 @@ class Predictor:
         return _numbers(mean_step(simulation), peak_bytes)
 
     def _swapped(self, rung: str, budget_bytes: int, chunk_bytes: int) -> Numbers:
-        course = course_of_rung(rung)
+        policy = LADDER[rung]
         staying = staying_bytes(self._trace) + spare_bytes(budget_bytes, chunk_bytes)
         view = view_of(self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying)
-        options = {"recompute": course.recomputes, "paging": False}
-        plan = planners.run(course.planner or "", view.trace, self._device, view.budget_bytes, **options)
-        if course.recomputes:  # regions that run again are another step on the device: here, the plan to the letter
+        options = {"recompute": policy.recomputes, "paging": False}
+        plan = planners.run(policy.planner or "", view.trace, self._device, view.budget_bytes, **options)
+        if policy.recomputes:  # regions that run again are another step on the device: here, the plan to the letter
             found = score(view.trace, self._device, plan, budget_bytes=view.budget_bytes)
             return _numbers(found, (found.peak_bytes or 0) + staying)
         device = PlanningDevice(self._device, "", synchronous=self._emulated)

@@ -22,8 +22,8 @@ from umadvise.records.trace import Trace
 from umadvise.torch_seam import cuda_spellings, patching
 from umadvise.torch_seam.tensors import is_marked_pinned, strided_parts
 from umadvise.training.loop.loop import Loop
-from umadvise.training.policy.course import course_of
-from umadvise.training.policy.degraded import fit_course
+from umadvise.training.policy.degraded import fit_policy
+from umadvise.training.policy.parsing import parse_policy
 from umadvise.training.watch.observer import Observer
 from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
 
@@ -51,8 +51,8 @@ class ScriptRun:
             PolicyError: no such policy.
             UsageError: a size that cannot be read, or a `sample_every` that makes no sense.
         """
-        self._course = course_of(policy)
-        self._policy = policy
+        self._policy = parse_policy(policy)
+        self._policy_word = policy
         self._device = device
         self._budget = parse_budget(budget)
         self._script = script
@@ -64,7 +64,7 @@ class ScriptRun:
         """Patches torch and starts to watch."""
         device = devices.open_device(self._device)
         try:
-            self._course, unified = fit_course(self._course, device)
+            self._policy, unified = fit_policy(self._policy, device)
             self._runtime = patching.start(device, self._budget, unified=unified)
         except BaseException:
             device.close()
@@ -75,8 +75,8 @@ class ScriptRun:
         self._runtime.watch("`umadvise run`")
         self._runtime.remember_owners()
         self._runtime.replaced.around(torch.optim.Optimizer, "add_param_group", self._add_param_group)
-        observer = Observer(self._runtime, self._script, self._sample_every, self._policy)
-        self._loop = Loop.shared = Loop(self._runtime, observer, self._course)
+        observer = Observer(self._runtime, self._script, self._sample_every, self._policy_word)
+        self._loop = Loop.shared = Loop(self._runtime, observer, self._policy)
         self._loop.optimizers = self._optimizers
         observer.attach()
         if self._records:

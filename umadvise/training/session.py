@@ -15,7 +15,7 @@ from umadvise.devices import open_device as devices
 from umadvise.devices.budget import budget_on, parse_budget
 from umadvise.devices.open_device import EmulatedDevice
 from umadvise.devices.ranks import ranks
-from umadvise.devices.rungs import ADVISE, LADDER, Policy
+from umadvise.devices.rungs import ADVISE, AUTO, LADDER, Policy
 from umadvise.errors import StateError, UsageError
 from umadvise.records.counters import Counters, MemoryStats, SwapCounters
 from umadvise.records.fault_profile import FaultProfile, write
@@ -29,9 +29,9 @@ from umadvise.torch_seam.interrupts import signals_held
 from umadvise.training.earlier_memory import move_earlier, page_left, take_budget
 from umadvise.training.loop.loop import Loop
 from umadvise.training.loop.marked_step import marked_step
-from umadvise.training.policy.course import AUTO, course_of
-from umadvise.training.policy.degraded import fit_course
+from umadvise.training.policy.degraded import fit_policy
 from umadvise.training.policy.governor import FAULT_THRESHOLD, check_threshold
+from umadvise.training.policy.parsing import parse_policy
 from umadvise.training.watch.observer import Observer
 from umadvise.training.watch.sampling import SAMPLE_EVERY, check_every
 
@@ -55,7 +55,7 @@ class Session:
         device: str | EmulatedDevice | None = None,
         capacity: int | str | None = None,
         budget: int | str | None = None,
-        policy: str = AUTO,
+        policy: str = AUTO.name,
         record: bool = False,
         fault_threshold: float = FAULT_THRESHOLD,
         sample_every: int = SAMPLE_EVERY,
@@ -92,8 +92,8 @@ class Session:
             UsageError: a size, threshold or `sample_every` that makes no sense, or `capacity` for a device that has its
                 own.
         """
-        self._course = course_of(policy)
-        self._policy = policy
+        self._policy = parse_policy(policy)
+        self._policy_word = policy
         self._threshold = check_threshold(fault_threshold)
         if capacity is not None:
             if device != "emulated":
@@ -137,7 +137,7 @@ class Session:
         if self._owns_patch:
             device = devices.open_device(self._device or "auto")
             try:
-                self._course, self._unified = fit_course(self._course, device)
+                self._policy, self._unified = fit_policy(self._policy, device)
                 state = patching.start(device, self._budget, unified=self._unified)
             except BaseException:
                 device.close()
@@ -148,7 +148,7 @@ class Session:
             )
         else:
             state = runtime.current()
-            self._course, self._unified = fit_course(self._course, state.device)
+            self._policy, self._unified = fit_policy(self._policy, state.device)
         self._watched_before = state.watch(runtime.SESSION)
         self._runtime = state
         self._policy_before = state.policy
@@ -166,20 +166,22 @@ class Session:
             self._translation.enter_context(cuda_spellings.translated(state))
         budget_bytes = state.budget_bytes if self._owns_patch else budget_on(state.device, self._budget)
         shared = Loop.shared
-        observer = shared.observer if shared else Observer(state, sample_every=self._sample_every, policy=self._policy)
+        observer = (
+            shared.observer if shared else Observer(state, sample_every=self._sample_every, policy=self._policy_word)
+        )
         if shared is not None:  # that of `umadvise run`: the session's own rules from here on
             shared.close()
         state.session_budget_bytes = budget_bytes
-        first = LADDER[self._course.rung or ADVISE.name]
+        first = ADVISE if self._policy == AUTO else self._policy
         paged = not self._owns_patch and take_budget(state, first, unified=self._unified)
         if shared is not None:
-            observer.belongs_to_session(self._policy)
-        self._loop = Loop(state, observer, self._course, fault_threshold=self._threshold)
+            observer.belongs_to_session(self._policy_word)
+        self._loop = Loop(state, observer, self._policy, fault_threshold=self._threshold)
         if shared is not None:
             self._loop.split_around = shared.split_around or shared.split
             Loop.shared = self._loop
         if paged:
-            move_earlier(state, self._loop.split, LADDER[self._loop.rung], limited=self._course.keeps_budget)
+            move_earlier(state, self._loop.split, LADDER[self._loop.rung], limited=self._policy.keeps_budget)
         if self._records:
             observer.recorder.start()
         self._adoption.take_in(state)

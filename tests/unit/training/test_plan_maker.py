@@ -17,12 +17,12 @@ from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.maker import ImprovedPlan, PlanMaker
 from umadvise.training.plans.plan_memory import PlanMemory
-from umadvise.training.policy.course import course_of
+from umadvise.training.policy.parsing import parse_policy
 
 MIB = 1 << 20
 MEMORY = PlanMemory(budget_bytes=64 * MIB, chunk_bytes=2 * MIB)
 DEVICE = PlanningDevice(load_device("v100-16gb"), "v100", synchronous=True)
-SWAP = course_of("swap")
+SWAP = parse_policy("swap")
 
 
 class Asked:
@@ -81,7 +81,7 @@ def test_what_a_search_finds_takes_the_place_of_what_was_made_at_once(
     search.run()
     [improved] = maker.improved()
     assert isinstance(improved, ImprovedPlan)
-    assert (improved.step, improved.course) == (planned, SWAP)
+    assert (improved.step, improved.policy) == (planned, SWAP)
     assert "trials" in improved.plan.options
     assert improved.plan.trace_digest == planned.trace.digest
     assert actions(maker.plan(step(), SWAP, MEMORY)) == actions(improved.plan)
@@ -143,14 +143,14 @@ def test_a_result_that_is_no_plan_changes_nothing(maker: PlanMaker, search: Aske
 def test_the_plan_of_a_planner_that_was_named_is_not_tried_beside_another(
     policy: str, tried: bool, maker: PlanMaker, search: Asked
 ) -> None:
-    maker.plan(step(), course_of(policy), MEMORY)
+    maker.plan(step(), parse_policy(policy), MEMORY)
     [(task, _)] = search.tasks.values()
     assert (json.loads(task())["trial"] is not None) == tried
 
 
 @pytest.mark.parametrize("policy", ["lru", "swap:window", "belady"])
 def test_planners_that_do_not_search_plan_now(policy: str, maker: PlanMaker, search: Asked) -> None:
-    plan = maker.plan(step(), course_of(policy), MEMORY)
+    plan = maker.plan(step(), parse_policy(policy), MEMORY)
     assert actions(plan)
     assert plan is not None
     assert plan.planner == policy.rpartition(":")[2]

@@ -1,13 +1,26 @@
 """Where tensors of each role go: the policies, and what the user says beside them."""
 
+from dataclasses import replace
+
 import pytest
 
 from umadvise._native.abi import Memory, Placement
-from umadvise.devices.rungs import ADVISE, ARENA_ROLES, LADDER, RESIDENT, RUNGS, UNADVISED
+from umadvise.devices.rungs import (
+    ADVISE,
+    ARENA_ROLES,
+    AUTO,
+    LADDER,
+    RESIDENT,
+    RUNGS,
+    SWAP,
+    SWAP_RECOMPUTE,
+    UNADVISED,
+    WINDOW,
+)
 from umadvise.errors import PolicyError
 from umadvise.planners import PLANNERS
 from umadvise.records.enums import Advice, Role
-from umadvise.training.policy.course import Course, course_of
+from umadvise.training.policy.parsing import parse_policy
 
 
 def test_patch_starts_with_unified_memory_and_no_advice() -> None:
@@ -38,15 +51,15 @@ def test_explicit_advice_beats_policy_and_asks_for_unified_memory() -> None:
 
 def test_a_rung_is_a_policy_and_has_a_planner_where_it_needs_one() -> None:
     assert RUNGS == ("resident", "advise", "window", "swap", "swap+recompute")
-    planners = {rung: course_of(rung).planner for rung in RUNGS}
-    assert planners == {
+    assert [parse_policy(rung) for rung in RUNGS] == list(LADDER.values())
+    assert {rung: LADDER[rung].planner for rung in RUNGS} == {
         "resident": None,
         "advise": None,
         "window": "um-window",
         "swap": "best",
         "swap+recompute": "best",
     }
-    assert [rung for rung in RUNGS if course_of(rung).recomputes] == ["swap+recompute"]
+    assert [rung for rung in RUNGS if LADDER[rung].recomputes] == ["swap+recompute"]
     assert [LADDER[rung].memory for rung in RUNGS] == [
         Memory.DEVICE,
         Memory.MANAGED,
@@ -54,16 +67,16 @@ def test_a_rung_is_a_policy_and_has_a_planner_where_it_needs_one() -> None:
         Memory.CHUNKED,
         Memory.CHUNKED,
     ]
-    assert course_of("auto") == Course(None, None)
+    assert parse_policy("auto") == AUTO
 
 
 def test_every_planner_can_be_pinned() -> None:
-    assert course_of("um-window") == Course("window", "um-window")
-    assert course_of("advice") == Course("advise", None)
+    assert parse_policy("um-window") == WINDOW
+    assert parse_policy("advice") == ADVISE
     for planner in set(PLANNERS) - {"window", "um-window", "advice"}:
-        assert course_of(planner) == Course("swap+recompute", planner, recomputes=True)
-        assert course_of(f"swap:{planner}") == Course("swap", planner)
-    assert course_of("swap:window") == Course("swap", "window")  # whose name is a rung's too
+        assert parse_policy(planner) == replace(SWAP_RECOMPUTE, planner=planner)
+        assert parse_policy(f"swap:{planner}") == replace(SWAP, planner=planner)
+    assert parse_policy("swap:window") == replace(SWAP, planner="window")  # whose name is a rung's too
 
 
 @pytest.mark.parametrize(
@@ -71,4 +84,4 @@ def test_every_planner_can_be_pinned() -> None:
 )
 def test_what_is_no_policy(name: str) -> None:
     with pytest.raises(PolicyError, match=r"unknown policy.*resident, advise, window, swap.*best"):
-        course_of(name)
+        parse_policy(name)

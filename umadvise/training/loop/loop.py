@@ -8,7 +8,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from umadvise._native.abi import Memory
-from umadvise.devices.rungs import ADVISE, LADDER
+from umadvise.devices.rungs import ADVISE, AUTO, LADDER, Policy
 from umadvise.recording.dry.rehearsal import Rehearsal
 from umadvise.records.fault_profile import FaultProfile, RungChange, RungPrediction
 from umadvise.records.plan import Plan
@@ -25,7 +25,6 @@ from umadvise.training.loop.step_shapes import StepShapes
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.shelf import StepShelf, identity_of
-from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.governor import FAULT_THRESHOLD
 from umadvise.training.watch.observer import Observer
 
@@ -52,7 +51,7 @@ class Loop:
         self,
         state: Runtime,
         observer: Observer,
-        course: Course,
+        policy: Policy,
         *,
         fault_threshold: float = FAULT_THRESHOLD,
     ) -> None:
@@ -61,7 +60,7 @@ class Loop:
         Args:
             state: patched state of the process.
             observer: watcher of its steps.
-            course: rung and planner that the policy stands for.
+            policy: policy of the steps; `AUTO` lets the governor choose rungs.
             fault_threshold: part of a step that stalls may take, or a number of fault groups (`check_threshold`).
 
         Raises:
@@ -78,18 +77,16 @@ class Loop:
         self._identity: str | None = None
         self._kept: list[PlannedStep] = []  # by an earlier run
         governor = None
-        if course.rung is None:
+        if policy == AUTO:
             governor = first_governor(state, fault_threshold)
-            course = course_of_rung(governor.rung)
-        elif state.intermediate_advice is not None and LADDER[course.rung].memory == Memory.CHUNKED:
-            log.warning(
-                "torch.cuda.set_unified asks for unified memory: policy %s goes without its chunks", course.rung
-            )
-            course = course_of_rung(ADVISE.name)
-        plans = governor is not None or course.planner is not None
-        self._planner = StepPlanner(state, self.split, course, plans=plans, chooses=governor is not None)
+            policy = LADDER[governor.rung]
+        elif state.intermediate_advice is not None and policy.memory == Memory.CHUNKED:
+            log.warning("torch.cuda.set_unified asks for unified memory: policy %s has no chunks here", policy.name)
+            policy = ADVISE
+        plans = governor is not None or policy.planner is not None
+        self._planner = StepPlanner(state, self.split, policy, plans=plans, chooses=governor is not None)
         try:
-            self.split.use(LADDER[self.rung], limited=course.keeps_budget)
+            self.split.use(policy, limited=policy.keeps_budget)
             parts_of_cycle = state.device, observer.recorder, self._planner.planning
             self.cycle = PlanCycle(*parts_of_cycle, h2d_bytes_per_s=self._planner.h2d_bytes_per_s)
         except BaseException:
@@ -192,7 +189,7 @@ class Loop:
             self._choice.retreat(number + 1, refused=refused)
         recorded = self.cycle.recording
         self.cycle.after_step(number, whole=whole)
-        if self._planner.course.planner is not None:
+        if self._planner.policy.planner is not None:
             self.observer.clock.note_plan(number, self.cycle.why_undriven)
         if whole:
             self._look_again()

@@ -21,7 +21,6 @@ from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import PlanCycle
 from umadvise.training.loop.step_planner import StepPlanner
 from umadvise.training.memory_split import FITS
-from umadvise.training.policy.course import course_of_rung
 from umadvise.training.policy.degraded import CHUNKS
 from umadvise.training.policy.governor import Governor, StepRecord, Switch
 from umadvise.training.watch.observer import Observer
@@ -83,7 +82,7 @@ class RungChoice:
             number: number of the step.
             recorded: whether it was recorded; that takes longer, and a switch would move what the recording is about.
         """
-        clock, planned = self._observer.clock, self._planner.course.planner is not None
+        clock, planned = self._observer.clock, self._planner.policy.planner is not None
         cost = clock.last_step
         if cost is None:
             return
@@ -156,7 +155,7 @@ class RungChoice:
             step: steady step that was recorded before.
         """
         governor, split = self._governor, self._split
-        if self._planner.has_regions and self._planner.course.recomputes:
+        if self._planner.has_regions and self._planner.policy.recomputes:
             return  # the rung has made another step of it, not the script
         trains = bool((step.trace.ops.phase >= Phase.BACKWARD).any())
         if self._trains and not trains:
@@ -205,9 +204,9 @@ class RungChoice:
             self._split.change(before, _policy_of(self._planner.rung))
             return
         self._note(switch)
-        recomputed = self._planner.course.recomputes
-        self._planner.follow(course_of_rung(switch.rung))
-        self._cycle.change(self._planner.planning, afresh=recomputed or self._planner.course.recomputes)
+        recomputed = self._planner.policy.recomputes
+        self._planner.follow(LADDER[switch.rung])
+        self._cycle.change(self._planner.planning, afresh=recomputed or self._planner.policy.recomputes)
 
     def _note(self, switch: Switch) -> None:
         rungs = self._observer.rungs

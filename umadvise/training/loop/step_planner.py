@@ -1,4 +1,4 @@
-"""What plans the steps of a session: planners for the course that it is on, and marked regions that run again."""
+"""Plans the steps of a session: with the planner of its policy, and marked regions that run again."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from umadvise._native.abi import Memory
-from umadvise.devices.rungs import ADVISE, LADDER, SWAP, WINDOW
+from umadvise.devices.rungs import ADVISE, SWAP, WINDOW, Policy
 from umadvise.planners.judging.score import PAGING_PLANNERS, made_by, pages
 from umadvise.planners.paging.advice import by_role
 from umadvise.recording.recorded_step import RecordedStep
@@ -34,7 +34,6 @@ from umadvise.training.plans.what_if import (
     stateless,
     without,
 )
-from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.policy.degraded import CHUNKS, MIGRATION
 from umadvise.training.recompute.choice import choose, ops_of
 from umadvise.training.recompute.regions import Regions
@@ -59,19 +58,19 @@ class StepPlanner:
         state: patched state of the process.
         split: division of the device's memory.
         device: the device that is planned for.
-        course: rung and planner that steps are planned for now.
+        policy: policy that steps are planned for now.
         has_chosen: whether ops were chosen that run again.
     """
 
-    def __init__(self, state: Runtime, split: MemorySplit, course: Course, *, plans: bool, chooses: bool) -> None:
+    def __init__(self, state: Runtime, split: MemorySplit, policy: Policy, *, plans: bool, chooses: bool) -> None:
         """Prepares to plan.
 
         Args:
             state: patched state of the process.
             split: division of the device's memory.
-            course: rung and planner of the first step.
+            policy: policy of the first step.
             plans: whether anything is ever to be planned.
-            chooses: whether the course may become another one.
+            chooses: whether the policy may become another one.
         """
         self.state = state
         self.split = split
@@ -80,20 +79,20 @@ class StepPlanner:
         self._maker = PlanMaker(self.device, PlanCache.of_user(), search) if plans else None
         self._regions: Regions | None = None
         self._replaced = Replacements()
-        if chooses or course.recomputes:
+        if chooses or policy.recomputes:
             self._regions = Regions(lambda: state.device.counters().op_count or 0)
             self._regions.install(self._replaced)
         self.has_chosen = False
-        self.follow(course)
+        self.follow(policy)
 
-    def follow(self, course: Course) -> None:
-        """Sets the course to plan for, from the next step on.
+    def follow(self, policy: Policy) -> None:
+        """Sets the policy to plan for, from the next step on.
 
         Where tensors may be made again: regions that the user marked with torch.utils.checkpoint.
         """
-        self.course = course
+        self.policy = policy
         if self._regions is not None:
-            self._regions.follows = course.recomputes
+            self._regions.follows = policy.recomputes
 
     def close(self) -> None:
         """Gives torch's checkpoints back to torch, and ends what is searched for."""
@@ -103,14 +102,13 @@ class StepPlanner:
 
     @property
     def rung(self) -> str:
-        """The rung of the ladder that the course is on."""
-        assert self.course.rung is not None
-        return self.course.rung
+        """The rung of the ladder that steps run on."""
+        return self.policy.name
 
     @property
     def planning(self) -> Planning | None:
-        """The function that plans a recorded step; None on a course without a planner."""
-        return self._plan if self.course.planner else None
+        """The function that plans a recorded step; None on a rung without a planner."""
+        return self._plan if self.policy.planner else None
 
     @property
     def maker(self) -> PlanMaker:
@@ -155,13 +153,13 @@ class StepPlanner:
         Args:
             known: step, and the plan that it has; None has one made.
         """
-        course = course_of_rung(SWAP.name) if self.course.recomputes else self.course
-        memory = replace(self.split.for_plans(LADDER[self.rung].memory), staying_bytes=0)
-        asks = known.plan is None or self.maker.searches(course)  # a better one than it has may be found
-        made = self.maker.plan(known.step, course, memory) if asks else None
+        policy = SWAP if self.policy.recomputes else self.policy
+        memory = replace(self.split.for_plans(self.policy.memory), staying_bytes=0)
+        asks = known.plan is None or self.maker.searches(policy)  # a better one than it has may be found
+        made = self.maker.plan(known.step, policy, memory) if asks else None
         plan = made if known.plan is None else known.plan
         if plan is not None and made_by(plan) in PAGING_PLANNERS:
-            self.split.use(replace(LADDER[self.rung], advice=by_role(plan)))
+            self.split.use(replace(self.policy, advice=by_role(plan)))
         return PlannedStep(known.step, plan)
 
     @property
@@ -174,8 +172,8 @@ class StepPlanner:
             "virtual_time": int(self.state.device.keeps_time),
             "budget_bytes": self.split.room_bytes,
             "chunk_bytes": self.split.chunk_bytes,
-            "rung": self.course.rung,
-            "planner": self.course.planner,
+            "rung": self.policy.name,
+            "planner": self.policy.planner,
         }
 
     def improved(self) -> list[tuple[str, RecordedStep, Plan | RecordAgain]]:
@@ -187,37 +185,37 @@ class StepPlanner:
         """
         found: list[tuple[str, RecordedStep, Plan | RecordAgain]] = []
         for each in self.maker.improved() if self._maker is not None else ():
-            if each.course not in (self._planned_course, course_of_rung(SWAP.name)):
+            if each.policy not in (self._planned_policy, SWAP):
                 continue  # found for a rung that steps have left
             applied = self._applied(each.plan, each.step)
-            found.append((each.course.rung or self.rung, each.step, each.plan if applied is None else applied))
+            found.append((each.policy.name, each.step, each.plan if applied is None else applied))
         return found
 
     @property
-    def _planned_course(self) -> Course:
+    def _planned_policy(self) -> Policy:
         """Once ops run again the step that has them is planned by swaps alone."""
-        return course_of_rung(SWAP.name) if self.has_chosen else self.course
+        return SWAP if self.has_chosen else self.policy
 
     def _plan(self, step: RecordedStep) -> Plan | RecordAgain | None:
-        policy, course = LADDER[self.rung], self._planned_course
-        memory = self.split.for_plans(policy.memory)
+        policy = self._planned_policy
+        memory = self.split.for_plans(self.policy.memory)
         if self.has_chosen:
-            return self.maker.plan(step, course, memory)
-        plan = self.maker.plan(step, course, memory, self._regions.recorded if self._regions is not None else ())
-        if plan is None and policy.memory == Memory.CHUNKED and self.split.divide_further():
+            return self.maker.plan(step, policy, memory)
+        plan = self.maker.plan(step, policy, memory, self._regions.recorded if self._regions is not None else ())
+        if plan is None and self.policy.memory == Memory.CHUNKED and self.split.divide_further():
             log.info("ops on every parameter go in smaller parts from here on: the step is recorded again")
             return RecordAgain()
         if plan is None:
             return None
         applied = self._applied(plan, step)  # a plan may have no actions
-        return self.maker.plan(step, course_of_rung(SWAP.name), memory) if applied is None else applied
+        return self.maker.plan(step, SWAP, memory) if applied is None else applied
 
     def _applied(self, plan: Plan, step: RecordedStep) -> Plan | RecordAgain | None:
         """Does what a plan asks of others than the device; None: what it makes again lies in no marked region."""
         if recomputes(plan):
             return self._choose_what_runs_again(plan, step)
         if made_by(plan) in PAGING_PLANNERS:
-            self.split.use(replace(LADDER[self.rung], advice=by_role(plan)))
+            self.split.use(replace(self.policy, advice=by_role(plan)))
         return plan
 
     def _choose_what_runs_again(self, plan: Plan, step: RecordedStep) -> RecordAgain | None:
@@ -228,7 +226,7 @@ class StepPlanner:
         assert self._regions is not None
         choice = choose(ops_of(plan, step.trace), self._regions.recorded)
         if choice.complaint is not None:
-            log.warning("%s: %s", self.course.planner, choice.complaint)
+            log.warning("%s: %s", self.policy.planner, choice.complaint)
         self.has_chosen = True
         if not choice.by_region:
             return None

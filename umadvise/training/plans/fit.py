@@ -33,7 +33,6 @@ from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.maker import PlanMaker
 from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, spare_bytes, staying_bytes
 from umadvise.training.plans.plan_request import request_of
-from umadvise.training.policy.course import course_of_rung
 
 RUNGS = (RESIDENT.name, ADVISE.name, WINDOW.name, SWAP.name)
 """The rungs that are looked at where nobody says which."""
@@ -149,7 +148,7 @@ class Fitting:
             return unlimited_ns
         if rung != SWAP_RECOMPUTE.name:
             return maker.predicted_ns(step, rung, self._memory(rung))
-        asked = request_of(step, course_of_rung(rung), self._memory(rung), (), device_key="")
+        asked = request_of(step, LADDER[rung], self._memory(rung), (), device_key="")
         plan = planners.run(
             "best", asked.view.trace, self.device.profile, asked.view.budget_bytes, trials=0, paging=False
         )

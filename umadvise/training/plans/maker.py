@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise import planners
+from umadvise.devices.rungs import LADDER, Policy
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.planners.at_once import at_once
 from umadvise.planners.best import LONG
@@ -27,7 +28,6 @@ from umadvise.training.plans.plan_request import PlanRequest, request_of
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.search import PlanSearch
 from umadvise.training.plans.view import transferred
-from umadvise.training.policy.course import Course, course_of_rung
 from umadvise.training.recompute.choice import Region
 
 log = logging.getLogger("umadvise")
@@ -51,12 +51,12 @@ class ImprovedPlan:
 
     Attributes:
         step: the step, as it was given to `PlanMaker.plan`.
-        course: rung and planner that it was planned for.
+        policy: policy that it was planned for.
         plan: plan of the step's trace, in place of the one that was made at once.
     """
 
     step: RecordedStep
-    course: Course
+    policy: Policy
     plan: Plan
 
 
@@ -83,8 +83,8 @@ class PlanMaker:
         self._known: dict[str, Plan] = {}
         self._quick: dict[str, Plan] = {}  # made at once, in place of what a search may find
         self._warned_of: set[str] = set()  # planners that had no plan: a loop may have many such steps
-        # By ops, course and budget: the last plan that is a step's own, and the name of that step.
-        self._of_alike: dict[tuple[str, Course, int], tuple[str, Plan]] = {}
+        # By ops, rung, planner and budget: the last plan that is a step's own, and the name of that step.
+        self._of_alike: dict[tuple[str, str, str, int], tuple[str, Plan]] = {}
 
     @property
     def h2d_bytes_per_s(self) -> int:
@@ -92,9 +92,9 @@ class PlanMaker:
         return round(self.device.profile.bandwidth_h2d)
 
     def plan(
-        self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
+        self, step: RecordedStep, policy: Policy, memory: PlanMemory, regions: Collection[Region] = ()
     ) -> Plan | None:
-        """The plan of a step for a course of a policy; None, with a line in the log, where its planner has none.
+        """The plan of a step for a policy; None, with a line in the log, where its planner has none.
 
         The first such line is a warning.
 
@@ -104,21 +104,21 @@ class PlanMaker:
 
         Args:
             step: the recorded step to plan.
-            course: rung and planner to plan for.
+            policy: policy to plan for.
             memory: device memory that the step has.
             regions: marked regions of the step, whose ops may run again; none leaves the planner all ops of the step.
         """
-        assert course.planner is not None
+        assert policy.planner is not None
         try:
-            asked = self._request(step, course, memory, regions)
+            asked = self._request(step, policy, memory, regions)
             plan = self._plan(asked)
         except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
-            level = logging.INFO if course.planner in self._warned_of else logging.WARNING
-            self._warned_of.add(course.planner)
+            level = logging.INFO if policy.planner in self._warned_of else logging.WARNING
+            self._warned_of.add(policy.planner)
             log.log(
                 level,
                 "planner %s has no plan for %s: %s. What is used furthest ahead leaves first",
-                course.planner,
+                policy.planner,
                 format_bytes(memory.budget_bytes),
                 error,
             )
@@ -127,9 +127,9 @@ class PlanMaker:
             self._search.ask(asked.key.name, functools.partial(asked.task, self.device, plan), asked)
         return plan
 
-    def searches(self, course: Course) -> bool:
-        """Whether what `plan` returns for a course may be improved later."""
-        return self._search is not None and course.planner in LONG
+    def searches(self, policy: Policy) -> bool:
+        """Whether what `plan` returns for a policy may be improved later."""
+        return self._search is not None and policy.planner in LONG
 
     def improved(self) -> list[ImprovedPlan]:
         """Plans that searches have found since the last call, better than those that were made at once.
@@ -146,7 +146,7 @@ class PlanMaker:
                 continue
             ops = len(asked.step.trace.ops)
             log.info("a plan of %s with %d actions for %d ops: found by its search", asked.planner, len(plan), ops)
-            found.append(ImprovedPlan(asked.step, asked.course, plan))
+            found.append(ImprovedPlan(asked.step, asked.policy, plan))
         return found
 
     def close(self) -> None:
@@ -155,9 +155,9 @@ class PlanMaker:
             self._search.close()
 
     def _request(
-        self, step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region] = ()
+        self, step: RecordedStep, policy: Policy, memory: PlanMemory, regions: Collection[Region] = ()
     ) -> PlanRequest:
-        return request_of(step, course, memory, regions, device_key=self.device.key)
+        return request_of(step, policy, memory, regions, device_key=self.device.key)
 
     def _plan(self, asked: PlanRequest) -> Plan:
         """A plan that is known, or that is made at once."""
@@ -202,7 +202,7 @@ class PlanMaker:
         own = transferred(made, step.trace)
         if asked.planner != "best" or asked.repeatable is not None:
             return own
-        alike = step.ops_digest, asked.course, asked.key.budget_bytes
+        alike = step.ops_digest, asked.policy.name, asked.planner, asked.key.budget_bytes
         name, known = self._of_alike.get(alike, (asked.key.name, own))
         if name != asked.key.name:
             others = transferred(known, step.trace)
@@ -244,14 +244,14 @@ class PlanMaker:
             UmadviseError: it does not run so.
             ValueError: a plan that cannot be executed.
         """
-        course, profile, trace = course_of_rung(rung), self.device.profile, step.trace
-        if course.planner is None:
+        policy, profile, trace = LADDER[rung], self.device.profile, step.trace
+        if policy.planner is None:
             plan = planners.run("advice", trace, profile, memory.budget_bytes)
-        elif course.planner in PAGING_PLANNERS:
-            plan = self._planned(step, course, memory)
+        elif policy.planner in PAGING_PLANNERS:
+            plan = self._planned(step, policy, memory)
         else:
             planned = self._plan_if_any if without_plans else self._planned
-            return round(self.simulate(step, planned(step, course, memory), memory).mean_step_ns)
+            return round(self.simulate(step, planned(step, policy, memory), memory).mean_step_ns)
         scored = score(
             trace,
             profile,
@@ -262,14 +262,14 @@ class PlanMaker:
         )
         return scored.step_ns or 0
 
-    def _planned(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan:
-        return self._plan(self._request(step, course, memory))
+    def _planned(self, step: RecordedStep, policy: Policy, memory: PlanMemory) -> Plan:
+        return self._plan(self._request(step, policy, memory))
 
-    def _plan_if_any(self, step: RecordedStep, course: Course, memory: PlanMemory) -> Plan | None:
+    def _plan_if_any(self, step: RecordedStep, policy: Policy, memory: PlanMemory) -> Plan | None:
         try:
-            return self._planned(step, course, memory)
+            return self._planned(step, policy, memory)
         except (UmadviseError, ValueError) as error:
-            log.info("a step on %s is predicted without a plan: %s", course.rung, error)
+            log.info("a step on %s is predicted without a plan: %s", policy.name, error)
             return None
 
     def simulate(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise.devices.rungs import Policy
 from umadvise.planners.best import LONG
 from umadvise.planners.judging.score import PAGING_PLANNERS
 from umadvise.recording.recorded_step import RecordedStep
@@ -25,7 +26,6 @@ from umadvise.training.plans.plan_memory import (
     unfilled_bytes,
 )
 from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
-from umadvise.training.policy.course import Course
 from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
 
@@ -35,7 +35,7 @@ class PlanRequest:
 
     Attributes:
         step: the recorded step.
-        course: rung and planner to plan for.
+        policy: policy to plan for.
         key: what tells its plan from others.
         memory: device memory that the step has.
         view: the step as the planner sees it.
@@ -43,7 +43,7 @@ class PlanRequest:
     """
 
     step: RecordedStep
-    course: Course
+    policy: Policy
     key: PlanKey
     memory: PlanMemory
     view: PlanningView
@@ -82,13 +82,13 @@ class PlanRequest:
 
 
 def request_of(
-    step: RecordedStep, course: Course, memory: PlanMemory, regions: Collection[Region], *, device_key: str
+    step: RecordedStep, policy: Policy, memory: PlanMemory, regions: Collection[Region], *, device_key: str
 ) -> PlanRequest:
     """Asks for a plan.
 
     Args:
         step: the recorded step to plan.
-        course: rung and planner to plan for.
+        policy: policy to plan for.
         memory: device memory that the step has.
         regions: marked regions of the step, whose ops may run again; none leaves the planner all ops of the step.
         device_key: what tells the device from others.
@@ -96,11 +96,11 @@ def request_of(
     Raises:
         UmadviseError: the step does not fit the memory.
     """
-    if not (course.recomputes and course.planner == "best"):
+    if not (policy.recomputes and policy.planner == "best"):
         regions = ()
     trace = with_inputs_held(step.trace, regions) if regions else step.trace
     movable = movable_storages(step, memory)
-    paging = course.planner in PAGING_PLANNERS
+    paging = policy.planner in PAGING_PLANNERS
     view = PlanningView(trace, memory.budget_bytes, 0) if paging else _view(trace, memory, movable)
     used = movable[: len(step.structure.storages)]
     where = "" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest()
@@ -110,11 +110,11 @@ def request_of(
         budget_bytes=view.budget_bytes,
         chunk_bytes=view.chunk_bytes,
         device=device_key,
-        planner=course.planner or "",
-        options={"recompute": course.recomputes, "paging": False} if course.planner == "best" else {},
+        planner=policy.planner or "",
+        options={"recompute": policy.recomputes, "paging": False} if policy.planner == "best" else {},
         durations=step.durations,
     )
-    return PlanRequest(step, course, key, memory, view, repeatable_ops(trace, regions) if regions else None)
+    return PlanRequest(step, policy, key, memory, view, repeatable_ops(trace, regions) if regions else None)
 
 
 def _view(trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> PlanningView:
