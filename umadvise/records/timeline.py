@@ -4,7 +4,7 @@ One row a span. Executors of every kind (unified memory, swapping) give the same
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -97,11 +97,6 @@ class Timeline(Columns):
         """The spans as rows, in order of their begin; for people and small timelines."""
         return (in_words(Span, self, row) for row in np.argsort(self.start_ns, kind="stable"))
 
-    def of_steps(self, first: int, last: int) -> "Timeline":
-        """The spans of iterations `first` to `last`, both included."""
-        chosen = (self.step >= first) & (self.step <= last)
-        return replace(self, **{name: getattr(self, name)[chosen] for name in self.DTYPES})
-
     @property
     def end_ns(self) -> int:
         """End of the last span, in nanoseconds since the simulation began."""
@@ -122,15 +117,6 @@ class Timeline(Columns):
         if cause is not None:
             chosen = chosen & (self.cause == cause)
         return chosen
-
-    def totals_ns(self) -> dict[tuple[Track, SpanKind], int]:
-        """Length of all spans by track and kind; what never happened is left out."""
-        keys = self.track.astype(np.int64) * len(SpanKind) + self.kind
-        totals: dict[tuple[Track, SpanKind], int] = {}
-        for key in np.unique(keys):
-            track, kind = divmod(int(key), len(SpanKind))
-            totals[Track(track), SpanKind(kind)] = int(self.duration_ns[keys == key].sum())
-        return totals
 
     def stall_shares(self) -> dict[SpanKind, float]:
         """Each kind of stall's share of the compute track's busy time, 0 to 1; what never happened is left out."""
