@@ -11,6 +11,7 @@ import torch
 
 import umadvise
 
+_OWN, _FILES = ("RssAnon", "RssFile"), ("RssShmem",)
 _FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
@@ -28,8 +29,12 @@ class Footprint(NamedTuple):
     kept_files: int
 
 
-def footprint() -> Footprint:
-    """What the process has once all garbage is gone."""
+def footprint(*, device: bool = True) -> Footprint:
+    """What the process has once all garbage is gone.
+
+    Args:
+        device: whether the emulated device's memory, a file in memory, counts as resident.
+    """
     gc.collect()
     library = ctypes.CDLL(None)
     library.malloc_trim(0)
@@ -38,7 +43,7 @@ def footprint() -> Footprint:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return Footprint(
         heap_bytes=heap.uordblks + heap.hblkhd,
-        resident_bytes=int(status["VmRSS"].split()[0]) << 10,
+        resident_bytes=sum(int(status[each].split()[0]) << 10 for each in (*_OWN, *(_FILES if device else ()))),
         descriptors=len(list(Path("/proc/self/fd").iterdir())),
         threads=int(status["Threads"]),
         kept_files=sum(path.is_file() for path in Path(os.environ["XDG_CACHE_HOME"], "umadvise").rglob("*.*")),
