@@ -189,7 +189,8 @@ def test_a_comparison_says_what_a_plan_promises_and_moves(data: dict[str, Any], 
     swap = rows["swap, 50 %"]
     assert swap["outcome"] == "ran" and swap["same_losses"]
     assert swap["predicted_step_ns"] >= swap["recorded_ops_ns"] > 0
-    assert swap["planned_bytes"]["in"] > 0 and 0 < swap["planned_bytes"]["out"] <= swap["swaps"]["swap_out_bytes"]
+    # A swap-out that is cancelled, or whose host copy is valid, moves nothing: on a slow machine more of them are.
+    assert min(*swap["planned_bytes"].values(), swap["swaps"]["swap_in_bytes"], swap["swaps"]["swap_out_bytes"]) > 0
 
 
 @pytest.mark.parametrize(("network", "parts"), [("bert", (100, 50)), *([("resnet", (100,))] if ALL else [])])
