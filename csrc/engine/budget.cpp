@@ -134,8 +134,17 @@ void Budget::note_return(uint64_t address, uint64_t bytes) {
 
 void Budget::use(uint64_t address, uint64_t bytes, Use use) {
   recall();
+  const size_t before = victims_.size();
   pass(address, bytes, use);
-  if (use != Use::to_host && spanned_bytes(address, bytes) > room_bytes()) note_return(address, bytes);
+  if (use == Use::to_host) return;
+  const uint64_t spanned = spanned_bytes(address, bytes), first = address / kBlockBytes * kBlockBytes;
+  if (spanned > room_bytes()) return note_return(address, bytes);
+  // An old page of the range may be evicted for another one: see keep().
+  const size_t most = before + WorkingSet::kMostPasses * (spanned / kBlockBytes);
+  for (size_t i = before; i < std::min(victims_.size(), most); ++i) {
+    const uint64_t page = victims_[i];
+    if (page >= first && page < first + spanned && !holds(page, 1)) pass(page, 1, use);
+  }
 }
 
 void Budget::keep_faulted(uint64_t address, uint64_t used_bytes) {

@@ -185,6 +185,20 @@ TEST(what_is_copied_or_prefetched_beyond_the_budget_leaves_before_the_next_op) {
   CHECK(test::holds(ahead, 0, 12 * kPage));
 }
 
+// The range's first page was serviced longest ago, so it is the next victim when its second page is brought.
+TEST(a_copy_does_not_evict_its_own_pages) {
+  Device device(32 * kPage);
+  CHECK_OK(um_budget_set(device, kBudget));
+  unsigned char* data = device.allocate(8 * kPage);
+  for (const uint64_t page : {0, 4, 5, 6}) device.op({write(data + page * kPage, kPage)});
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  const std::vector<unsigned char> value(2 * kPage, 7);
+  CHECK_OK(um_copy_from_host(data, value.data(), value.size()));
+  CHECK_EQ(resident_pages(device), uint64_t{4});
+  CHECK_EQ(device.memory().resident_peak_bytes, kBudget);
+  CHECK(test::holds(data, 7, 2 * kPage));
+}
+
 TEST(memory_that_is_first_written_outside_of_ops_stays_within_the_budget) {
   for (const um_counting counting : {UM_COUNTING_ORDERED, UM_COUNTING_RAW}) {
     Device device(32 * kPage, counting);
