@@ -1,4 +1,5 @@
-// Sums of what steps counted. An edge between two steps costs little if the caller looks at the sums only.
+// Adds up the counters, times and swaps of steps. The edge between two steps costs little if a caller reads the sums
+// alone.
 #pragma once
 
 #include "umadvise.h"

@@ -62,6 +62,8 @@ class EdgeReadings:
     """Reads one open device.
 
     Attributes:
+        core, handle: library and device that are read.
+        to_begun, to_ended: places of the readings, for the core.
         begun: totals (counters, times, swaps) when the last step began; UM_UNKNOWN where a number is not known.
         ended: the same numbers when the last step had ended, or at the last reading since.
         memory: memory at the last reading of everything, in the order of um_memory_stats.

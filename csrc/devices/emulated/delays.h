@@ -17,7 +17,7 @@ class Delays {
 
   void wait() {
     if (most_us_ == 0) return;
-    // A shared counter, which any thread advances without a lock.
+    // Any thread advances this shared counter without a lock.
     const uint64_t count = state_.fetch_add(kGoldenRatio, std::memory_order_relaxed);
     const auto microseconds = static_cast<long>(scattered(count - kGoldenRatio) % (most_us_ + 1));
     const timespec span{0, microseconds * 1000};

@@ -1,4 +1,4 @@
-"""Steps in which no event was recorded, as one sum: most are, and so an edge between two of them costs little."""
+"""Sums up steps in which no event was recorded. Most steps are such, and an edge between two of them costs little."""
 
 from collections import deque
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class _Quiet(NamedTuple):
 
 
 class QuietSteps:
-    """Reads an emulated device at the edges of steps, and adds up what the steps cost, for a profile to take.
+    """Reads a device at the edges of steps, and has the core add up the steps until a profile takes the sums.
 
     Attributes:
         readings: the readings at both edges of the last step.
