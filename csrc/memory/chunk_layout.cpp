@@ -17,18 +17,18 @@ constexpr Moment kNever{std::numeric_limits<int64_t>::max(), kInfinity};
 constexpr uint64_t kMostPairs = 1000;
 constexpr int kMostCuts = 8;
 
-using Chunks = std::vector<uint32_t>;
+using ChunkIndices = std::vector<uint32_t>;
 
 // Chunks with the same free interval: `ended` is the end of their last stay, `claimed` the begin of the next stay that
 // already has them.
 struct Group {
   Moment ended, claimed;
-  Chunks chunks;
+  ChunkIndices chunks;
 };
 
 class Pass {
  public:
-  Pass(const std::vector<Stay>& stays, Moment length, uint32_t count, const Chunks& others)
+  Pass(const std::vector<Stay>& stays, Moment length, uint32_t count, const ChunkIndices& others)
       : chunks(stays.size()), stays_(stays), length_(length), held_(count), held_until_(count, kLongAgo) {
     std::vector<bool> free(count, true);
     for (const uint32_t chunk : others) free[chunk] = false;
@@ -57,7 +57,7 @@ class Pass {
     }
   }
 
-  std::vector<Chunks> chunks;  // by stay
+  std::vector<ChunkIndices> chunks;  // by stay
 
  private:
   // Takes chunks for a stay and returns them by the groups they were in. There may be fewer than the stay needs.
@@ -89,14 +89,14 @@ class Pass {
       Group& from = groups_[found[taken.size()]];
       const auto begin =
           from.chunks.end() - static_cast<std::ptrdiff_t>(std::min<uint64_t>(lacking, from.chunks.size()));
-      taken.push_back({from.ended, from.claimed, Chunks(begin, from.chunks.end())});
+      taken.push_back({from.ended, from.claimed, ChunkIndices(begin, from.chunks.end())});
       from.chunks.erase(begin, from.chunks.end());
     }
     return taken;
   }
 
   // The first stay of a chunk claims it again in the next circle.
-  void hold(size_t i, Moment claimed, const Chunks& taken) {
+  void hold(size_t i, Moment claimed, const ChunkIndices& taken) {
     const Moment begin = stays_[i].begin;
     if (claimed.tick == kNever.tick) claimed = {begin.tick + length_.tick, begin.clock + length_.clock};
     for (const uint32_t chunk : taken) {
@@ -163,7 +163,7 @@ class Pass {
   void trade(const Pair& pair, size_t i) {
     const Group later{groups_[pair.b].ended, groups_[pair.a].claimed, {pair.free}};
     const Moment claimed = groups_[pair.b].claimed;
-    Chunks &frees = groups_[pair.a].chunks, &helds = groups_[pair.b].chunks;
+    ChunkIndices &frees = groups_[pair.a].chunks, &helds = groups_[pair.b].chunks;
     frees.erase(std::find(frees.begin(), frees.end(), pair.free));
     helds.erase(std::find(helds.begin(), helds.end(), pair.held));
     groups_.push_back(later);

@@ -17,8 +17,6 @@ using driver::CUresult;
 
 namespace {
 
-constexpr um_placement kPlacement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
-
 uint64_t aligned(uint64_t address) { return (address + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
 
 }  // namespace
@@ -116,7 +114,7 @@ HostCopies::HostCopies(um_device* device, const Backend& backend, Fences& fences
                        uint64_t budget_bytes, uint64_t slab_bytes)
     : fences_(fences),
       slabs_(backend, budget_bytes),
-      heap_(device, kPlacement, slabs_, blocks, backend.hooks->in_host ? kSmallSlabBytes : slab_bytes) {}
+      heap_(device, kInternalPlacement, slabs_, blocks, backend.hooks->in_host ? kSmallSlabBytes : slab_bytes) {}
 
 Block* HostCopies::take(uint64_t bytes, const driver::CUstream* user) {
   Block* block = nullptr;

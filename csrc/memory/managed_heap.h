@@ -29,6 +29,9 @@ class ArenaSource {
   virtual bool release(Range range) noexcept = 0;
 };
 
+// The placement of heaps whose blocks are no allocations of a program: host copies, and addresses for chunks.
+inline constexpr um_placement kInternalPlacement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
+
 class ManagedHeap {
  public:
   static constexpr uint64_t kFirstArenaBytes = uint64_t{64} << 20;

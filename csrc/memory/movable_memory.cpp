@@ -17,7 +17,6 @@ using driver::CUstream;
 
 namespace {
 
-constexpr um_placement kPlacement{UM_MEMORY_CHUNKED, UM_ROLE_PARAMETER, UM_ADVICE_NONE};
 constexpr uint64_t kAddressBytes = uint64_t{1} << 30;
 
 // Small chunks waste little at the end of an allocation. They need more mapping calls, but a chunk is mapped only once
@@ -66,7 +65,7 @@ MovableMemory::MovableMemory(um_device* device, const Backend& backend, Fences& 
     : chunk_bytes_(checked_chunk_bytes(backend, options)),
       least_leaving_bytes_(options.small == UM_SMALL_LEAVE ? 0 : kLeastLeavingBytes),
       addresses_(backend),
-      rooms_(device, kPlacement, addresses_, blocks, chunks_of(kAddressBytes) * chunk_bytes_, chunk_bytes_),
+      rooms_(device, kInternalPlacement, addresses_, blocks, chunks_of(kAddressBytes) * chunk_bytes_, chunk_bytes_),
       ranges(backend, fences, rooms_, chunk_bytes_, whole_chunks(options.budget_bytes)),
       shared(ranges, layout, fences, chunk_bytes_),
       reserved(ranges, rooms_, fences, chunk_bytes_),

@@ -5,25 +5,24 @@
 
 namespace um {
 
-using rules::Block;
 using rules::Location;
 using rules::Rights;
 
 namespace {
 
-bool device_may(const Block& block, bool write) {
+bool device_may(const rules::Block& block, bool write) {
   return block.device_rights == Rights::write || (!write && block.device_rights == Rights::read);
 }
 
 // The host maps its own copy; not for writing while the device has one too, nor while a write would revoke a discard.
-bool host_may(const Block& block, bool write) {
+bool host_may(const rules::Block& block, bool write) {
   return block.on_host && (!write || (!block.on_device && !block.discarded));
 }
 
 // Where a device fault puts the page, first match wins (uvm/uvm_va_block.c, block_select_processor_residency; its
 // thrashing, access-counter and atomics rules have no place here). A host fault needs no choice: the host reaches
 // host memory only.
-Processor device_fault_residency(const Block& block) {
+Processor device_fault_residency(const rules::Block& block) {
   if (block.read_mostly) return Processor::device;  // a copy for a read, the only holder for a write
   if (block.preferred == Location::device) return Processor::device;
   if (block.resident_nowhere()) return block.preferred == Location::host ? Processor::host : Processor::device;
@@ -35,7 +34,7 @@ Processor device_fault_residency(const Block& block) {
 
 // The mapping that a device fault gives. A read maps for writing too, so that no second fault is needed, unless a later
 // write must be seen: to end a duplicate or to revoke a discard (uvm/uvm_va_block.c, compute_new_permission).
-Rights rights_after_fault(const Block& block, bool write) {
+Rights rights_after_fault(const rules::Block& block, bool write) {
   return write || !(block.read_mostly || block.discarded) ? Rights::write : Rights::read;
 }
 
@@ -47,11 +46,11 @@ void Model::allocate(uint32_t first, uint32_t count) {
 
 void Model::release(uint32_t index) {
   if (blocks_[index].on_device) chunks.leave(index);
-  blocks_[index] = Block{};
+  blocks_[index] = rules::Block{};
 }
 
 Mapping Model::mapping(uint32_t block) const {
-  const Block& now = blocks_[block];
+  const rules::Block& now = blocks_[block];
   if (now.device_rights == Rights::none) return Mapping::none;
   const bool write = now.device_rights == Rights::write;
   if (now.on_device) return write ? Mapping::device_write : Mapping::device_read;
@@ -61,13 +60,13 @@ Mapping Model::mapping(uint32_t block) const {
 // ---- faults ---------------------------------------------------------------------------------------------------------
 
 Outcome Model::access(uint32_t block, Processor processor, bool write) {
-  const Block& now = blocks_[block];
+  const rules::Block& now = blocks_[block];
   if (processor == Processor::device) return device_may(now, write) ? Outcome{} : device_fault(block, write);
   return host_may(now, write) ? Outcome{} : host_fault(block, write);
 }
 
 Outcome Model::device_fault(uint32_t index, bool write) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   Outcome outcome;
   outcome.fault = true;
   ++counters_.fault_groups;
@@ -92,7 +91,7 @@ Outcome Model::device_fault(uint32_t index, bool write) {
 // The page comes to the host whatever the advice says; under ReadMostly a read leaves the device its copy. That copy's
 // place in the eviction order does not change: nothing was made resident on the device.
 Outcome Model::host_fault(uint32_t index, bool write) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   Outcome outcome;
   outcome.fault = true;
   ++counters_.host_fault_groups;
@@ -110,7 +109,7 @@ Outcome Model::host_fault(uint32_t index, bool write) {
 // page is copied, a discarded ReadMostly page collapses to its preferred location (uvm/uvm_migrate.c,
 // uvm_va_block_migrate_locked). Nothing happens when no chunk can be had.
 Outcome Model::prefetch(uint32_t index, Processor to) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   Outcome outcome;
   const bool duplicate = block.read_mostly && !block.discarded;
   bool to_device = to == Processor::device;
@@ -139,7 +138,7 @@ Outcome Model::prefetch(uint32_t index, Processor to) {
 // (uvm/uvm_va_block.c, va_block_discard_locked with UVM_DISCARD_FLAGS_UNMAP). Unlike there, residency stays as it is
 // and a duplicate collapses only when it is next written or migrated, so that no chunk is given up without an action.
 void Model::discard(uint32_t index) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   block.discarded = true;
   block.device_rights = Rights::none;
   if (block.on_device) chunks.mark_used(index);
@@ -179,7 +178,7 @@ Outcome Model::advise(uint32_t block, Advice advice, Processor processor) {
 // Populated blocks are walked: write access and remote mappings go, so that every processor faults for its own copy,
 // and the walk counts as a service (uvm/uvm_policy.c, va_block_set_read_duplication_locked).
 void Model::set_read_mostly(uint32_t index) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   if (block.read_mostly) return;
   block.read_mostly = true;
   if (!block.on_device) {
@@ -193,7 +192,7 @@ void Model::set_read_mostly(uint32_t index) {
 // A duplicate keeps one copy: the preferred location's, else the host's, which comes first in the walk; then AccessedBy
 // mappings are back (uvm/uvm_policy.c, va_block_unset_read_duplication_locked).
 void Model::unset_read_mostly(uint32_t index, Outcome& outcome) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   if (!block.read_mostly) return;
   block.read_mostly = false;
   if (block.duplicated()) {
@@ -210,7 +209,7 @@ void Model::unset_read_mostly(uint32_t index, Outcome& outcome) {
 // Policy only, nothing moves. The former preferred location may be mapped remotely again, the new one no longer
 // (uvm/uvm_va_range.c, uvm_va_range_set_preferred_location; uvm/uvm_policy.c, preferred_location_unmap_remote_pages).
 void Model::set_preferred_location(uint32_t index, Location location, Outcome& outcome) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   if (block.preferred == location) return;
   const Location former = block.preferred;
   block.preferred = location;
@@ -222,7 +221,7 @@ void Model::set_preferred_location(uint32_t index, Location location, Outcome& o
 // which leaves discarded pages out). Never under ReadMostly, and no remote one on the preferred location: both must
 // fault (uvm/uvm_va_block.c, map_get_allowed_destinations). True when it is a new remote mapping.
 bool Model::map_accessed_by(uint32_t index) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   if (!block.accessed_by_device || block.read_mostly || block.discarded || block.resident_nowhere()) return false;
   if (!block.on_device && block.preferred == Location::device) return false;
   const bool remote = !block.on_device && block.device_rights == Rights::none;
@@ -247,7 +246,7 @@ bool Model::make_room(Outcome& outcome) {
 // (uvm/uvm_va_block.c, uvm_va_block_evict_chunks). AccessedBy maps again afterwards (block_add_eviction_mappings, which
 // the driver defers to a work queue). The preferred location protects nobody.
 void Model::evict(uint32_t index, Outcome& outcome) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   const bool copy = !block.on_host && !block.discarded;
   add(outcome, copy ? Do::evict_copy : Do::evict_drop, Cause::eviction, index);
   ++(copy ? counters_.evictions : counters_.evictions_dropped);
@@ -276,13 +275,13 @@ void Model::add(Outcome& outcome, Do what, Cause cause, uint32_t index) {
 // block_prep_read_duplicate_mapping). Discarded contents are never copied (same file, block_copy_resident_pages); a new
 // chunk without contents is zeroed (block_zero_new_gpu_chunk).
 void Model::fill_device(uint32_t index, Cause cause, Outcome& outcome) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   add(outcome, block.on_host && !block.discarded ? Do::copy_h2d : Do::zero_device, cause, index);
   chunks.take(index);
 }
 
 void Model::fill_host(uint32_t index, Cause cause, Outcome& outcome) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   add(outcome, block.on_device && !block.discarded ? Do::copy_d2h : Do::zero_host, cause, index);
   block.on_host = true;
 }
@@ -300,13 +299,13 @@ void Model::drop_host(uint32_t index, Cause cause, Outcome& outcome) {
 // The host has a copy now: the device's goes, or stays for reading only (uvm/uvm_va_block.c,
 // block_prep_read_duplicate_mapping revokes its write access).
 void Model::share_or_leave_device(uint32_t index, bool duplicate, Cause cause, Outcome& outcome) {
-  Block& block = blocks_[index];
+  rules::Block& block = blocks_[index];
   if (!block.on_device) return;
   if (!duplicate) return drop_device(index, cause, outcome);
   if (block.device_rights == Rights::write) block.device_rights = Rights::read;
 }
 
-void Model::note(const Block& block, bool write, Outcome& outcome) {
+void Model::note(const rules::Block& block, bool write, Outcome& outcome) {
   outcome.first_touch = block.resident_nowhere();
   outcome.collapse = write && block.duplicated();
   if (outcome.first_touch) ++counters_.first_touches;

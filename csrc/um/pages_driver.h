@@ -15,6 +15,9 @@
 
 namespace um::pages {
 
+// Bytes of one request of the device: a line, what one warp asks for at a time.
+inline constexpr uint64_t kRequestBytes = 128;
+
 class Driver {
  public:
   Driver(const Machine& kind, const Costs& costs);

@@ -8,10 +8,8 @@ namespace um::pages {
 namespace {
 
 constexpr uint32_t kBigPageBytes = 65536;  // UVM_BIG_PAGE_SIZE
-// uvm_perf_access_counter_threshold: requests to one 2 MiB region until the device notifies. A request is a line of
-// 128 bytes, what one warp asks for at a time.
+// uvm_perf_access_counter_threshold: requests to one 2 MiB region until the device notifies.
 constexpr uint32_t kAccessThreshold = 256;
-constexpr uint64_t kRequestBytes = 128;
 
 }  // namespace
 

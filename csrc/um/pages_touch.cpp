@@ -7,8 +7,6 @@
 namespace um::pages {
 namespace {
 
-constexpr uint64_t kRequestBytes = 128;  // of a strided access: one line
-
 template <class Items>
 void shuffle(Items& items, std::mt19937_64& random) {  // std::shuffle differs from library to library
   for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random() % i]);
