@@ -34,8 +34,8 @@ using c10::DispatchKeySet;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-constexpr DispatchKey kKey = DispatchKey::BackendSelect;
-constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
+constexpr DispatchKey kCollectivesKey = DispatchKey::BackendSelect;
+constexpr DispatchKeySet kBelowCollectives{DispatchKeySet::FULL_AFTER, kCollectivesKey};
 
 // Pins allocations, and keeps their storages alive, until it ends.
 class Lease {
@@ -189,7 +189,7 @@ bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lea
 void hold(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto lease = std::make_shared<Lease>();
   const bool all = take_all(op, *stack, *lease);
-  op.redispatchBoxed(keys & kBelow, stack);
+  op.redispatchBoxed(keys & kBelowCollectives, stack);
   if ((lease->empty() && all) || !stack->back().isObject()) return;
   const WorkPtr work = stack->back().toCustomClass<c10d::Work>();
   if (!all) work->wait();
@@ -206,7 +206,7 @@ void hold_for_collectives() {
       const auto op = dispatcher.findSchema(name);
       if (name.name.rfind("c10d::", 0) != 0 || !op || op->schema().returns().empty()) continue;
       if (op->schema().returns().back().type()->kind() != c10::TypeKind::ClassType) continue;  // it returns no work
-      all->push_back(dispatcher.registerImpl(name, kKey, c10::KernelFunction::makeFromBoxedFunction<&hold>(),
+      all->push_back(dispatcher.registerImpl(name, kCollectivesKey, c10::KernelFunction::makeFromBoxedFunction<&hold>(),
                                              std::nullopt, nullptr, "umadvise"));
     }
     return all;

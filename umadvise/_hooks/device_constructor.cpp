@@ -26,7 +26,7 @@ using Constructor = void* (*)(void* type, void* arguments, void* named);
 
 constexpr int kTpNew = 65;     // Py_tp_new of CPython's typeslots.h, which is stable
 constexpr size_t kWords = 64;  // more than precede tp_new in the type of any build of Python
-Constructor torchs = nullptr;
+Constructor torchs_constructor = nullptr;
 
 bool is_index(void* object) {
   return PyObject_IsInstance(object, PyLong_Type) == 1 && PyObject_IsInstance(object, PyBool_Type) == 0;
@@ -34,17 +34,17 @@ bool is_index(void* object) {
 
 void* make(void* type, void* arguments, void* named) {
   const ptrdiff_t given = PyTuple_Size(arguments);
-  if (given + (named == nullptr ? 0 : PyDict_Size(named)) != 1) return torchs(type, arguments, named);
+  if (given + (named == nullptr ? 0 : PyDict_Size(named)) != 1) return torchs_constructor(type, arguments, named);
   void* const device = given == 1 ? PyTuple_GetItem(arguments, 0) : PyDict_GetItemString(named, "device");
-  if (device == nullptr) return torchs(type, arguments, named);
+  if (device == nullptr) return torchs_constructor(type, arguments, named);
   if (PyObject_IsInstance(device, type) == 1) {
     Py_IncRef(device);
     return device;
   }
-  if (!is_index(device)) return torchs(type, arguments, named);
+  if (!is_index(device)) return torchs_constructor(type, arguments, named);
   void* const words = Py_BuildValue("(sO)", "cuda", device);
   if (words == nullptr) return nullptr;
-  void* const made = torchs(type, words, nullptr);
+  void* const made = torchs_constructor(type, words, nullptr);
   Py_DecRef(words);
   return made;
 }
@@ -56,11 +56,11 @@ um_status um_hooks_device_constructor_set(void* type, int32_t on) {
   using namespace um::hooks;
   const auto present = reinterpret_cast<Constructor>(PyType_GetSlot(type, kTpNew));
   if (on == (present == make)) return UM_OK;
-  if (on != 0) torchs = present;
+  if (on != 0) torchs_constructor = present;
   auto* const words = static_cast<Constructor*>(type);
   for (size_t index = 0; index < kWords; ++index) {
     if (words[index] != present) continue;
-    words[index] = on != 0 ? make : torchs;
+    words[index] = on != 0 ? make : torchs_constructor;
     return UM_OK;
   }
   return UM_UNSUPPORTED;

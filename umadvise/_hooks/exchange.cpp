@@ -25,7 +25,7 @@ struct ExchangeApi {
 };
 constexpr uint32_t kMajor = 1;
 
-ExchangeApi torchs{};
+ExchangeApi torchs_api{};
 
 // Pins a tensor, whose address may be used at any time from now on. Returns false with an error of Python's. An op that
 // already holds its tensors needs no pin.
@@ -44,10 +44,12 @@ bool pin(void* object) {
 }
 
 int managed_tensor_from_object(void* object, void** out) {
-  return pin(object) ? torchs.managed_tensor_from_object(object, out) : -1;
+  return pin(object) ? torchs_api.managed_tensor_from_object(object, out) : -1;
 }
 
-int tensor_from_object(void* object, void* out) { return pin(object) ? torchs.tensor_from_object(object, out) : -1; }
+int tensor_from_object(void* object, void* out) {
+  return pin(object) ? torchs_api.tensor_from_object(object, out) : -1;
+}
 
 }  // namespace
 }  // namespace um::hooks
@@ -57,7 +59,7 @@ um_status um_hooks_exchange_guard(void* table) {
   auto* const api = static_cast<ExchangeApi*>(table);
   if (api->version.major != kMajor) return UM_UNSUPPORTED;
   if (api->tensor_from_object == tensor_from_object) return UM_OK;
-  torchs = *api;
+  torchs_api = *api;
   api->managed_tensor_from_object = managed_tensor_from_object;
   api->tensor_from_object = tensor_from_object;
   return UM_OK;

@@ -61,14 +61,14 @@ class PutAside {
 };
 
 // Ends the region that has begun.
-class Region {
+class OpenRegion {
  public:
-  explicit Region(um_device* device) : device_(device) {}
-  ~Region() {
+  explicit OpenRegion(um_device* device) : device_(device) {}
+  ~OpenRegion() {
     if (device_ != nullptr) end_region(device_, made);
   }
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
+  OpenRegion(const OpenRegion&) = delete;
+  OpenRegion& operator=(const OpenRegion&) = delete;
 
   ShownList made;
 
@@ -88,12 +88,12 @@ Tensors tensors_of(void* list) {
 }
 
 // Holds the tensors of one call, from its first op to its second.
-class Held {
+class HeldStorages {
  public:
-  explicit Held(uint32_t name) : name_(name) {}
-  ~Held() { release(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  explicit HeldStorages(uint32_t name) : name_(name) {}
+  ~HeldStorages() { release(); }
+  HeldStorages(const HeldStorages&) = delete;
+  HeldStorages& operator=(const HeldStorages&) = delete;
 
   // Holds nothing if it fails.
   um_status begin(const Tensors& given) {
@@ -135,7 +135,7 @@ class Held {
         }
         std::vector<RegionInput> inputs;
         for (const c10::TensorImpl* part : parts) inputs.push_back({part, static_cast<uint32_t>(inputs.size()), true});
-        Region region(begin_region({name_, inputs, at::GradMode::is_enabled()}));
+        OpenRegion region(begin_region({name_, inputs, at::GradMode::is_enabled()}));
         for (const c10::TensorImpl* part : parts) {
           if (what == Report::holds) hold(*part);
           if (what == Report::made) add_output(*part, region.made);
@@ -178,7 +178,7 @@ void* call(void* self, void* arguments, void* named) {
     const WithoutPython meanwhile;
     return work();
   };
-  Held held(static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GetItem(self, kName))));
+  HeldStorages held(static_cast<uint32_t>(PyLong_AsUnsignedLong(PyTuple_GetItem(self, kName))));
   Tensors given, made;
   um_status status = guarded([&] { given = tensors_of(PyTuple_GetItem(prepared.get(), 0)); });
   if (status == UM_OK && !given.empty()) status = without_python([&] { return held.begin(given); });

@@ -36,8 +36,8 @@ using c10::DispatchKeySet;
 
 // No key is reserved for third parties. This is the only mode key that torch never includes, and for which it registers
 // no kernel. It is above every key that changes the meaning of an op, and torch propagates it to autograd's threads.
-constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericMode;
-constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
+constexpr DispatchKey kInterposerKey = DispatchKey::TESTING_ONLY_GenericMode;
+constexpr DispatchKeySet kBelowInterposer{DispatchKeySet::FULL_AFTER, kInterposerKey};
 
 // A kernel of one of these keys calls the op again through the dispatcher, from the top.
 constexpr DispatchKeySet kReentering =
@@ -205,12 +205,12 @@ void run_op(const c10::OperatorHandle& op, DispatchKeySet below, torch::jit::Sta
 }
 
 void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-  const DispatchKeySet below = keys & kBelow;
+  const DispatchKeySet below = keys & kBelowInterposer;
   if (keys.has_any(kReentering)) return op.redispatchBoxed(below, stack);
   if (beside && interposing_threads.load(std::memory_order_relaxed) == 0) return op.redispatchBoxed(below, stack);
   const OperatorInfo& info = operator_info(op);
   if (comes_apart(info, keys)) return op.redispatchBoxed(below, stack);
-  const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kKey);
+  const c10::impl::ExcludeDispatchKeyGuard inside_an_op(kInterposerKey);
   if (info.kind == Kind::untouching && !(keys.has(DispatchKey::Python) && is_given_wrappers(info, *stack))) {
     return op.redispatchBoxed(below, stack);
   }
@@ -225,7 +225,7 @@ void interpose(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::S
 // The fallback is registered for the life of the process. It is not called for threads whose key set lacks the key.
 void register_fallback() {
   static auto* const registration = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
-      kKey, c10::KernelFunction::makeFromBoxedFunction<&interpose>(), "umadvise interposer"));
+      kInterposerKey, c10::KernelFunction::makeFromBoxedFunction<&interpose>(), "umadvise interposer"));
   (void)registration;
 }
 
@@ -239,7 +239,7 @@ void interpose_thread(um_device* device) {
     membership.leave();
   }
   beside = false;
-  c10::impl::tls_set_dispatch_key_included(kKey, device != nullptr);
+  c10::impl::tls_set_dispatch_key_included(kInterposerKey, device != nullptr);
 }
 
 void work_beside(bool on) {
@@ -247,21 +247,21 @@ void work_beside(bool on) {
   register_fallback();
   register_nested_fallback();
   beside = on;
-  c10::impl::tls_set_dispatch_key_included(kKey, on);
+  c10::impl::tls_set_dispatch_key_included(kInterposerKey, on);
 }
 
 }  // namespace
 
 OpsOfRemedy::OpsOfRemedy(uint32_t flag) : outer_flag_(std::exchange(remedy_flag, flag)) {
-  c10::impl::tls_set_dispatch_key_excluded(kKey, false);
+  c10::impl::tls_set_dispatch_key_excluded(kInterposerKey, false);
 }
 OpsOfRemedy::~OpsOfRemedy() {
-  c10::impl::tls_set_dispatch_key_excluded(kKey, true);
+  c10::impl::tls_set_dispatch_key_excluded(kInterposerKey, true);
   remedy_flag = outer_flag_;
 }
 
-bool interposes() { return c10::impl::tls_local_dispatch_key_set().included_.has(kKey); }
-bool inside_op() { return interposes() && c10::impl::tls_local_dispatch_key_set().excluded_.has(kKey); }
+bool interposes() { return c10::impl::tls_local_dispatch_key_set().included_.has(kInterposerKey); }
+bool inside_op() { return interposes() && c10::impl::tls_local_dispatch_key_set().excluded_.has(kInterposerKey); }
 bool interposing_outside_ops() { return interposes() && !inside_op(); }
 
 um_device* begin_region(const RegionRun& run) {
@@ -271,11 +271,11 @@ um_device* begin_region(const RegionRun& run) {
   run.gather(accesses);
   if (accesses.empty() && um_route_device() == nullptr) return nullptr;
   um_device* const device = interposed_device.load(std::memory_order_relaxed);
-  c10::impl::tls_set_dispatch_key_excluded(kKey, true);
+  c10::impl::tls_set_dispatch_key_excluded(kInterposerKey, true);
   try {
     begin_or_throw(device, run, accesses);
   } catch (...) {
-    c10::impl::tls_set_dispatch_key_excluded(kKey, false);
+    c10::impl::tls_set_dispatch_key_excluded(kInterposerKey, false);
     throw;
   }
   return device;
@@ -296,7 +296,7 @@ um_status try_region(const RegionRun& run, um_device*& device) {
 
 void end_region(um_device* device, const ShownList& outputs) {
   um_op_end(device, outputs.data(), static_cast<uint32_t>(outputs.size()));
-  c10::impl::tls_set_dispatch_key_excluded(kKey, false);
+  c10::impl::tls_set_dispatch_key_excluded(kInterposerKey, false);
 }
 
 }  // namespace um::hooks

@@ -35,6 +35,7 @@ _OVERRIDE = "UMADVISE_HOOKS_LIBRARY"
 # C++20 because torch's own headers need it from 2.12 on; earlier headers compile with it too.
 _OPTIONS = ("-O2", "-DNDEBUG", "-std=c++20", "-fPIC", "-fvisibility=hidden")
 _ERROR_LINES = 12
+_MOST_UNITS = 4  # each parses torch's headers again, which takes as long as a third of the sources
 
 
 @dataclass(frozen=True)
@@ -225,15 +226,27 @@ def _locked(directory: Path) -> Iterator[None]:
         yield
 
 
+def _units(scratch: Path) -> list[Path]:
+    """Writes files that include the sources, of about the same size: torch's headers take most of a compilation."""
+    units: list[list[Path]] = [[] for _ in range(min(os.cpu_count() or 1, _MOST_UNITS))]
+    for source in sorted(_SOURCE_DIRECTORY.glob("*.cpp"), key=lambda source: (-source.stat().st_size, source.name)):
+        min(units, key=lambda unit: sum(each.stat().st_size for each in unit)).append(source)
+    files = [scratch / f"unit_{index}.cpp" for index in range(len(units))]
+    for file, unit in zip(files, units, strict=True):
+        file.write_text("".join(f'#include "{source}"\n' for source in unit))
+    return files
+
+
 def _build(command: list[str], torch: Torch, library: Path) -> None:
     """Compiles the sources side by side, links, and puts the result in place with one rename."""
-    flags, sources = _compile_flags(torch), sorted(_SOURCE_DIRECTORY.glob("*.cpp"))
+    flags = _compile_flags(torch)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        objects = [Path(scratch, source.stem + ".o") for source in sources]
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        units = _units(Path(scratch))
+        objects = [unit.with_suffix(".o") for unit in units]
+        with ThreadPoolExecutor(max_workers=len(units)) as pool:
             compilations = [
-                pool.submit(_run, [*command, *flags, "-c", str(source), "-o", str(target)])
-                for source, target in zip(sources, objects, strict=True)
+                pool.submit(_run, [*command, *flags, "-c", str(unit), "-o", str(target)])
+                for unit, target in zip(units, objects, strict=True)
             ]
             for compilation in compilations:
                 compilation.result()

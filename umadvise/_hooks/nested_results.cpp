@@ -19,13 +19,13 @@ using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
 // Torch never includes this key, and registers no kernel for it. It is above autograd, which clones what an in-place op
 // overwrites through the dispatcher. While the handler of a Python mode or subclass runs, torch excludes the key, so
 // nested calls are not observed there.
-constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericWrapper;
-constexpr DispatchKeySet kBelow{DispatchKeySet::FULL_AFTER, kKey};
+constexpr DispatchKey kNestedResultsKey = DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr DispatchKeySet kBelowNestedResults{DispatchKeySet::FULL_AFTER, kNestedResultsKey};
 
 thread_local NestedResults* watching = nullptr;  // needs no destructor: it points to a local variable of `run_op`
 
 void observe(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-  op.redispatchBoxed(keys & kBelow, stack);
+  op.redispatchBoxed(keys & kBelowNestedResults, stack);
   if (watching != nullptr) watching->note(op.schema().returns().size(), *stack);
 }
 
@@ -55,7 +55,7 @@ uint32_t situation_of(const OperatorInfo& info, const torch::jit::Stack& stack, 
 
 void register_nested_fallback() {
   static auto* const registration = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
-      kKey, c10::KernelFunction::makeFromBoxedFunction<&observe>(), "umadvise nested results"));
+      kNestedResultsKey, c10::KernelFunction::makeFromBoxedFunction<&observe>(), "umadvise nested results"));
   (void)registration;
 }
 
@@ -70,13 +70,13 @@ NestedResults::NestedResults(const OperatorInfo& info, const torch::jit::Stack& 
       allocations_before_(allocations_made) {
   if (!watched_) return;
   watching = this;
-  c10::impl::tls_set_dispatch_key_included(kKey, true);
+  c10::impl::tls_set_dispatch_key_included(kNestedResultsKey, true);
 }
 
 NestedResults::~NestedResults() {
   if (!watched_) return;
   watching = nullptr;
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
+  c10::impl::tls_set_dispatch_key_included(kNestedResultsKey, false);
 }
 
 void NestedResults::note(size_t result_count, const torch::jit::Stack& stack) {

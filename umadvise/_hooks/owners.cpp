@@ -20,11 +20,11 @@ namespace {
 using Strong = c10::intrusive_ptr<c10::StorageImpl>;
 using Weak = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-struct Held {
+struct KeptOwner {
   Strong storage;
-  Held* next;
+  KeptOwner* next;
 };
-thread_local Held* held =
+thread_local KeptOwner* held =
     nullptr;  // needs no destructor, because memory is freed after thread-local objects have ended
 
 // The ways in which a storage holds our memory.
@@ -85,7 +85,7 @@ void* remember(void* storage, const void* address) noexcept {
 
 int32_t repoint(void* owner, const void* from, void* to) noexcept {
   auto* const storage = static_cast<c10::StorageImpl*>(owner);
-  auto* const keep = new (std::nothrow) Held{{}, held};
+  auto* const keep = new (std::nothrow) KeptOwner{{}, held};
   if (keep == nullptr) return 0;
   held = keep;
   Weak weak = Weak::reclaim(storage);
@@ -99,7 +99,7 @@ void forget(void* owner) noexcept { Weak::reclaim(static_cast<c10::StorageImpl*>
 
 // A dropped reference may be the last one to a storage, whose free then calls this function again.
 void drop_references() noexcept {
-  for (Held* each = std::exchange(held, nullptr); each != nullptr;) delete std::exchange(each, each->next);
+  for (KeptOwner* each = std::exchange(held, nullptr); each != nullptr;) delete std::exchange(each, each->next);
 }
 
 constexpr um_owner_functions kFunctions{remember, repoint, forget, drop_references};

@@ -14,7 +14,7 @@
 namespace um::hooks {
 namespace {
 
-struct Region {
+struct CompiledRegion {
   uint32_t name;
   std::vector<uint32_t> written;
   bool gradients;
@@ -27,7 +27,7 @@ struct Region {
 thread_local um_device* guarding = nullptr;  // the device of the running region
 thread_local uint32_t guarded_name = 0;
 
-int32_t begin(const Region& region, void* inputs) {
+int32_t begin(const CompiledRegion& region, void* inputs) {
   c10::SmallVector<RegionInput, 32> given;
   each_tensor_of(inputs, [&](const c10::TensorImpl& tensor, uint32_t index, bool parameter) {
     given.push_back({&tensor, index, region.writes(index, parameter)});
@@ -45,11 +45,11 @@ int32_t begin(const Region& region, void* inputs) {
 using namespace um::hooks;
 
 void* um_hooks_region(uint32_t name, const uint32_t* written, uint32_t count, int32_t gradients) {
-  return new Region{name, {written, written + count}, gradients != 0};
+  return new CompiledRegion{name, {written, written + count}, gradients != 0};
 }
 
 int32_t um_hooks_region_begin(const void* region, void* inputs) {
-  return begin(*static_cast<const Region*>(region), inputs);
+  return begin(*static_cast<const CompiledRegion*>(region), inputs);
 }
 
 void um_hooks_region_end(void* outputs) {

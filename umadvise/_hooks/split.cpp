@@ -33,10 +33,10 @@ uint64_t in_units(uint64_t bytes) {
 }
 
 // A call whose lists have the same length.
-class Call {
+class DividedCall {
  public:
-  static std::optional<Call> of(const OperatorInfo& info, const torch::jit::Stack& stack) {
-    Call call(info, stack);
+  static std::optional<DividedCall> of(const OperatorInfo& info, const torch::jit::Stack& stack) {
+    DividedCall call(info, stack);
     for (uint32_t index = 0; index < info.argument_count; ++index) {
       if (!call.take(index)) return std::nullopt;  // torch reports an error for that
     }
@@ -86,7 +86,7 @@ class Call {
   }
 
  private:
-  Call(const OperatorInfo& info, const torch::jit::Stack& stack)
+  DividedCall(const OperatorInfo& info, const torch::jit::Stack& stack)
       : arguments_(stack.data() + (stack.size() - info.argument_count), info.argument_count),
         rule_(info.split),
         makes_tensors_(info.return_count == 1 && !info.split.to_numbers) {}
@@ -113,7 +113,7 @@ class Call {
 };
 
 // Autograd makes one node for a list. Several nodes would sum gradients in another order.
-bool autograd_records(const Call& call) {
+bool autograd_records(const DividedCall& call) {
   if (!c10::GradMode::is_enabled()) return false;
   bool records = false;
   for (size_t element = 0; element < call.length() && !records; ++element) {
@@ -125,7 +125,7 @@ bool autograd_records(const Call& call) {
 // The device memory that a part of a list needs. Tensors on one storage need it once.
 class WorkingSet {
  public:
-  explicit WorkingSet(const Call& call) : call_(call) { clear(); }
+  explicit WorkingSet(const DividedCall& call) : call_(call) { clear(); }
 
   void clear() {
     storages_.clear();
@@ -146,13 +146,13 @@ class WorkingSet {
     });
   }
 
-  const Call& call_;
+  const DividedCall& call_;
   std::unordered_set<const c10::StorageImpl*> storages_;
   uint64_t bytes_ = 0;
 };
 
 // Returns the ends of the parts. Each part has as many elements as fit, and at least one.
-std::vector<size_t> ends_of_parts(const Call& call, uint64_t limit) {
+std::vector<size_t> ends_of_parts(const DividedCall& call, uint64_t limit) {
   std::vector<size_t> ends;
   WorkingSet part(call);
   size_t begin = 0;
@@ -169,7 +169,7 @@ std::vector<size_t> ends_of_parts(const Call& call, uint64_t limit) {
 
 // Returns what torch checks, for all elements at once, to decide between its kernel for whole lists and one op for each
 // tensor (ATen/native/ForeachUtils.h, can_use_fast_route).
-bool alike(const Call& call) {
+bool alike(const DividedCall& call) {
   c10::SmallVector<const c10::TensorImpl*, 8> first, other;
   call.each_tensor_of(0, [&](const c10::TensorImpl& tensor) { first.push_back(&tensor); });
   const auto form = [](const c10::TensorImpl& tensor) {
@@ -195,7 +195,7 @@ bool alike(const Call& call) {
 
 // If a list runs tensor by tensor, so must its parts, although a part may qualify for the other kernel: that kernel's
 // last bits differ. Running tensor by tensor is the kernel without a backend.
-c10::DispatchKeySet keys_for_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const Call& call) {
+c10::DispatchKeySet keys_for_parts(const c10::OperatorHandle& op, c10::DispatchKeySet keys, const DividedCall& call) {
   const bool can_choose = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   return can_choose && !alike(call) ? c10::DispatchKeySet() : keys;
 }
@@ -205,7 +205,7 @@ c10::DispatchKeySet keys_for_parts(const c10::OperatorHandle& op, c10::DispatchK
 bool run_in_parts(um_device* device, const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack,
                   const OperatorInfo& info, RunPart run) {
   if (limit_bytes.load(std::memory_order_relaxed) == 0) return false;
-  const std::optional<Call> call = Call::of(info, *stack);
+  const std::optional<DividedCall> call = DividedCall::of(info, *stack);
   if (!call || autograd_records(*call)) return false;
   const std::vector<size_t> ends = ends_of_parts(*call, split_limit(device));
   if (ends.size() == 1) return false;
