@@ -13,7 +13,8 @@ NATIVE := $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt
 HOOKS := $(wildcard umadvise/_hooks/*.cpp umadvise/_hooks/*.h)
 FORMATTED := $(filter %.cpp %.h,$(NATIVE) $(HOOKS))
 CLANG_FORMAT := clang-format --style=file:csrc/.clang-format
-TIDIED := $(filter-out csrc/tests/%,$(filter %.cpp,$(NATIVE)))
+# How far clang's analyzer follows a function: a fifth of its own bound, in a third of the time. `make test-full` goes all the way.
+ANALYZED_NODES ?= 40000
 CONFIGURE = cmake -S csrc -G Ninja -DUMADVISE_TESTS=ON $$(python csrc/tests/cuda_headers.py)
 # One build: the core that is installed, its tests, and what stands in for a GPU.
 BUILD_FOLDER := build/native
@@ -66,6 +67,7 @@ test: $(VENV)/.installed ctest
 
 test-full: export UMADVISE_FULL = 1
 test-full: $(VENV)/.installed ctest-sanitized ctest
+	$(MAKE) tidy ANALYZED_NODES=225000
 	$(MAKE) ctest-threads THREADED=
 	$(PYTEST)
 	$(MAKE) test-torch-cuda test-programs
@@ -122,9 +124,11 @@ lint: $(VENV)/.lint
 	codespell
 	$(CLANG_FORMAT) --dry-run -Werror $(FORMATTED)
 
-# The compile commands are those of the sanitized build.
+# The sources in the units of the sanitized build: to clang they are headers, which the analyzer is asked to look into.
 tidy: $(VENV)/.lint ctest-sanitized
-	printf '%s\n' $(TIDIED) | xargs -n 1 -P 2 clang-tidy -p build/sanitized --quiet
+	printf '%s\n' build/sanitized/CMakeFiles/core.dir/Unity/*.cxx csrc/devices/simulated/gpu.cpp \
+	| xargs -n 1 -P 2 clang-tidy -p build/sanitized --config-file=csrc/.clang-tidy --quiet \
+		$(addprefix --extra-arg=,-Xclang -analyzer-opt-analyze-headers -Xclang -analyzer-config -Xclang max-nodes=$(ANALYZED_NODES))
 
 format: $(VENV)/.lint
 	ruff check --fix
