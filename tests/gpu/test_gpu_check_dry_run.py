@@ -18,12 +18,12 @@ import pytest
 import stand_ins
 from stand_ins import CHECKOUT
 
+pytestmark = pytest.mark.long
+
 MIB = 1 << 20
-ALL = bool(os.environ.get("UMADVISE_FULL"))
 STAGES = ["probes", "driver_costs", "touches", "device", "overhead", "page_locked", "tokens", "tests", "bert"]
 STAGES += ["resnet_256", "bert_16"]
-if ALL:  # the other comparisons, and what fills the device
-    STAGES += ["eviction", "resnet", "bert_32", "vit_giant", "bert_managed"]
+STAGES += ["eviction", "resnet", "bert_32", "vit_giant", "bert_managed"]
 # Not this environment's Python, which finds umadvise in the checkout, wherever it runs.
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 BROUGHT = ("msgspec", "rich")
@@ -163,7 +163,6 @@ def test_the_device_file_is_of_the_catalogue_and_has_what_was_measured(data: dic
     assert len({tuple(row["bytes"] for row in rows) for rows in link.values()}) == 1
 
 
-@pytest.mark.skipif(not ALL, reason="UMADVISE_FULL=1")
 def test_the_model_evicts_what_was_not_prefetched_again(data: dict[str, Any]) -> None:
     seen = data["eviction"]  # csrc/um/model.h: a prefetch of what is resident makes it the youngest
     for came_back in (seen["as_it_came"]["first"], seen["prefetched_again"]["second"]):
@@ -193,7 +192,7 @@ def test_a_comparison_says_what_a_plan_promises_and_moves(data: dict[str, Any], 
     assert min(*swap["planned_bytes"].values(), swap["swaps"]["swap_in_bytes"], swap["swaps"]["swap_out_bytes"]) > 0
 
 
-@pytest.mark.parametrize(("network", "parts"), [("bert", (100, 50)), *([("resnet", (100,))] if ALL else [])])
+@pytest.mark.parametrize(("network", "parts"), [("bert", (100, 50)), ("resnet", (100,))])
 def test_every_rung_and_every_way_has_a_row(data: dict[str, Any], network: str, parts: tuple[int, ...]) -> None:
     from umadvise.devices.rungs import RUNGS
 

@@ -42,6 +42,7 @@ def test_plain_training_learns(plain: dict[str, Any]) -> None:
     assert plain["counters"] is None
 
 
+@pytest.mark.long
 def test_another_process_gets_the_same_losses(plain: dict[str, Any], tmp_path: Path) -> None:
     assert train(tmp_path, "--no-unified", "--device", "cpu")["losses_hex"] == plain["losses_hex"]
 
@@ -82,6 +83,7 @@ def test_swapping_trains_in_two_thirds_with_the_same_losses(plain: dict[str, Any
     assert row["swaps"]["bytes_d2h"] > missing_bytes
 
 
+@pytest.mark.long
 def test_without_unified_memory_a_third_is_too_little_and_the_message_says_so(tmp_path: Path) -> None:
     row = tmp_path / "row.json"
     words = ("--no-unified", "--device", "emulated", "--capacity", str(NEEDED_BYTES // 3))

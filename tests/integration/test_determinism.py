@@ -80,12 +80,13 @@ def test_the_cases_are_worth_counting(reference: Counts) -> None:
         assert counters["remote_accesses"] is None, name
 
 
+@pytest.mark.long
 def test_counters_of_convolutions_repeat_for_the_same_threads(python: Run, reference: Counts) -> None:
     found = count(python, 2, 100, *CONVOLUTIONAL)
     assert found == {name: reference[name] for name in found}
 
 
-@pytest.mark.parametrize(("threads", "delay_us"), [(1, 30), (4, 100)])
+@pytest.mark.parametrize(("threads", "delay_us"), [(1, 30), pytest.param(4, 100, marks=pytest.mark.long)])
 def test_counters_do_not_depend_on_threads(threads: int, delay_us: int, python: Run, reference: Counts) -> None:
     found = count(python, threads, delay_us, *NAMES)
     for name, counters in reference.items():

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from docs_pictures import FOLDER, PICTURES
 
 MOST_BYTES = 30_000
 
 
+@pytest.mark.long
 def test_the_pictures_are_what_the_generator_makes(tmp_path: Path) -> None:
     """In a process of its own, as it runs by hand. Otherwise: `python tools/docs_pictures.py`, and look at them."""
     tool = Path(sys.modules["docs_pictures"].__file__ or "")

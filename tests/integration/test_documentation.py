@@ -54,10 +54,14 @@ def blocks(page: Path) -> list[Block]:
     return [Block(language, code, verb, said.strip()) for verb, said, language, code in found]
 
 
+LONG = ["compiled.md", "devices.md", "diff.md", "example.md", "fit.md", "ranks.md", "trainer.md", "without-the-card.md"]
+"""Pages that take half of the time of all; tests of their commands run always."""
 RUN = [page for page in PAGES if any(each.language in INTERPRETERS and each.verb != "not run" for each in blocks(page))]
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.name, marks=[pytest.mark.long] * (page.name in LONG)) for page in RUN]
+)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     tools = os.pathsep.join([str(warm_processes.folder()), str(Path(sys.executable).parent), os.environ["PATH"]])

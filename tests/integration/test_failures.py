@@ -117,7 +117,7 @@ def calls_of(scenario: Scenario) -> int:
     return counts[0]
 
 
-@pytest.mark.parametrize("scenario", [in_a_session, by_hand])
+@pytest.mark.parametrize("scenario", [in_a_session, pytest.param(by_hand, marks=pytest.mark.long)])
 def test_any_driver_call_may_fail(scenario: Scenario) -> None:
     expected = scenario(None, [])
     total = calls_of(scenario)

@@ -1,6 +1,6 @@
 """Torch's databases of operators, where every tensor leaves between forward, backward and comparison.
 
-Of tools/op_database.py: the first sample of every eighth operator in float32, and a part of the other dtypes, lists,
+Of tools/op_database.py: the first sample of every sixteenth operator in float32, and a part of the other dtypes, lists,
 modules and optimizers; with UMADVISE_FULL=1 all of it. And that the tool sees what it is there to see.
 """
 
@@ -23,9 +23,9 @@ from umadvise.errors import UsageError
 
 ALL = bool(os.environ.get("UMADVISE_FULL"))
 SAMPLE = [
-    ["--dtype", "float32", "--samples", "1", "--part", "1/8", "op *"],
-    ["--dtype", "complex64", "--dtype", "bfloat16", "--dtype", "int64", "--samples", "1", "--part", "1/24", "op *"],
-    ["--samples", "2", "--part", "1/44", "foreach *", "module *", "optimizer *"],
+    ["--dtype", "float32", "--samples", "1", "--part", "1/16", "op *"],
+    ["--dtype", "complex64", "--dtype", "bfloat16", "--dtype", "int64", "--samples", "1", "--part", "1/48", "op *"],
+    ["--samples", "2", "--part", "1/88", "foreach *", "module *", "optimizer *"],
 ]
 
 

@@ -97,6 +97,7 @@ def test_the_budget_that_is_named_does_for_swaps_too() -> None:
     assert last.wait_copy_ns == 0
 
 
+@pytest.mark.long
 def test_the_budget_that_is_named_does_where_state_lies_scattered() -> None:
     """What is free between parts of the optimizer's state is nobody's, and takes room all the same."""
     profile = planted.scattered_state()

@@ -97,6 +97,7 @@ def test_a_rank_that_ends_early_ends_the_other_one(case: str, tmp_path: Path, pl
     assert SAID[fault] in ended.stderr, ended.stderr[-4000:]
 
 
+@pytest.mark.long
 def test_the_next_run_finds_what_a_killed_one_has_kept(tmp_path: Path) -> None:
     """And runs to its end; so does one without a fault."""
     for case in ("fsdp swap kill closing", "fsdp swap none exit"):

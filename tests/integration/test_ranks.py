@@ -31,6 +31,7 @@ SAMPLE = [
 ALL = [f"{strategy} {network} {policy}" for strategy in STRATEGIES for network in NETWORKS for policy in POLICIES]
 KINDS = ("left", "calls", "variants", "checkpoint", "flat", "stages")
 OTHERS = [f"{kind} {policy}" for kind in KINDS for policy in ("swap", "advise")]
+OTHERS = OTHERS if FULL else [*OTHERS[::4], *OTHERS[3::4]]  # each kind once, with the two policies in turn
 PROGRAMS = Path(__file__).with_name("rank_programs.py")
 
 
@@ -152,6 +153,7 @@ def files(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name not in ("__pycache__", "train.py"))
 
 
+@pytest.mark.long
 def test_programs_written_for_gpus_print_what_they_print_on_the_cpu(tmp_path: Path) -> None:
     program = Path(__file__).with_name("rank_examples.py")
     python = warm_processes.python()

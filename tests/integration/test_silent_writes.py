@@ -34,6 +34,7 @@ def found(*words: str) -> list[str]:
     return finished.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_the_most_used_operators_write_what_they_say() -> None:
     pytest.importorskip("expecttest")
     assert found(*MOST_USED.split()) == []

@@ -54,6 +54,8 @@ PROMISED = ("policy", "budget")
 
 
 def possible(case: Case) -> bool:
+    if not ALL and (case.get("network"), case.get("variant")) == ("transformer", "autocast"):
+        return False  # takes three times as long as another one; other networks meet autocast
     if case.get("policy") == "resident" and case.get("budget", "plenty") != "plenty":
         return False
     return (case.get("network"), case.get("variant")) not in IMPOSSIBLE

@@ -87,6 +87,7 @@ def test_chunks_waste_the_last_one_of_each_storage() -> None:
         assert row.peak_reserved_bytes == pytest.approx(row.peak_live_bytes * 4 / 3, rel=1e-5)
 
 
+@pytest.mark.long
 def test_figure_3() -> None:
     """Best fit holds no schedule of ResNet-50 at batch 1440, chunks do; at 928 it holds only far smaller budgets.
 
