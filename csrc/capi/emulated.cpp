@@ -1,6 +1,7 @@
 // The part of the C ABI that emulated devices alone have, and the time that may be theirs.
 #include "capi/device.h"
-#include "devices/emulated/hooks.h"
+#include "devices/emulated/layout.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 #include "umadvise.h"
 

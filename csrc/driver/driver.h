@@ -5,17 +5,15 @@
 
 #include "driver/table.h"
 
-namespace um::emulated {
-struct Hooks;  // devices/emulated/hooks.h: what only the emulated device can do (touch, pin, events)
-}
-
 namespace um::driver {
+
+struct DeviceHooks;  // driver/device_hooks.h
 
 struct Driver {
   const char* provider;  // "cuda" or "emulated"
   Table call;            // one pointer per function of table.h; never null: a missing one returns an error
   const char* reason[kFunctionCount];  // why a function is missing; nullptr where it is usable
-  const emulated::Hooks* hooks;        // nullptr on CUDA
+  const DeviceHooks* hooks;            // what a GPU has no functions for; nullptr on CUDA
 };
 
 // libcuda by dlopen at first use; nullptr, with the reason, when there is none. Thread-safe, tried once.
@@ -28,9 +26,9 @@ struct Calls {
 };
 // Since the process began. Thread-safe.
 std::vector<Calls> libcuda_calls();
-// The emulated devices' driver; its ordinals are those of emulated::open (devices/emulated/hooks.h).
+// The emulated devices' driver; its ordinals are those of DeviceHooks::open (device_hooks.h).
 const Driver* emulated();
-// The same for a device that has been given a clock (Hooks::set_clock) before anything else.
+// The same for a device that has been given a clock (DeviceHooks::set_clock) before anything else.
 const Driver* emulated_in_virtual_time();
 
 }  // namespace um::driver

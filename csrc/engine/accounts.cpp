@@ -12,7 +12,7 @@ void Accounts::read(um_counters* out) const {
   device_.guard.tell(out);
   device_.sampling.tell(out);
   if (!device_.backend.hooks->exact) return;
-  const emulated::Totals totals = device_.backend.totals();
+  const driver::DeviceTotals totals = device_.backend.totals();
   fill(totals.model, out);
   out->unordered_faults = totals.unordered_faults;
   out->fault_service_ns = totals.stood.fault_ns();
@@ -22,7 +22,7 @@ void Accounts::read(um_counters* out) const {
 // counts as resident.
 void Accounts::sample_residency() noexcept {
   if (device_.backend.hooks->exact) {
-    const emulated::Totals totals = device_.backend.totals();
+    const driver::DeviceTotals totals = device_.backend.totals();
     resident_ = {totals.device_bytes, totals.device_peak_bytes};  // the device counts every page, not just samples
     host_.set(totals.host_bytes);
     for (int role = 0; role < UM_ROLE_COUNT; ++role) {

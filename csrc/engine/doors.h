@@ -19,9 +19,9 @@ void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream);
 // Waits for a GPU's kernels: the legacy stream, in which copies run, is not ordered after the streams of kernels.
 void finish_kernels(const Backend& backend, Wait name, const std::string& doing);
 
-// Makes an access possible (`emulated::Owner`).
+// Makes an access possible (`driver::AccessOwner`).
 bool serve_stray_access(uint64_t address, bool write) noexcept;
-// Describes the memory and the op of a fatal access in a few words (`emulated::Describer`).
+// Describes the memory and the op of a fatal access in a few words (`driver::AccessDescriber`).
 void tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept;
 
 }  // namespace um

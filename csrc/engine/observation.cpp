@@ -57,13 +57,13 @@ uint64_t Observation::dropped() const {
 
 void Observation::collect() noexcept {
   const Backend& backend = device_.backend;
-  emulated::Event events[kEventsAtATime];
+  driver::DeviceEvent events[kEventsAtATime];
   while (swaps.on && backend.hooks->pending(backend.ordinal)) {
     const uint64_t count = backend.hooks->drain(backend.ordinal, events, kEventsAtATime);
     for (uint64_t i = 0; i < count; ++i) {
       const OpIdentity op = contexts_.find(events[i].context);
       follow(events[i], op);
-      if (events[i].change != emulated::Change::none) continue;
+      if (events[i].change != driver::ResidencyChange::none) continue;
       log_.push(attribute(events[i], op));
       device_.recording.serviced(events[i], op.index != 0);
     }
@@ -74,7 +74,7 @@ void Observation::set_context(uint64_t context) const noexcept {
   device_.backend.hooks->set_context(device_.backend.ordinal, context);
 }
 
-um_event Observation::attribute(const emulated::Event& from, const OpIdentity& op) const {
+um_event Observation::attribute(const driver::DeviceEvent& from, const OpIdentity& op) const {
   um_event event{};
   event.start_ns = from.start_ns;
   event.duration_ns = from.duration_ns;
@@ -140,13 +140,13 @@ void Observation::reset_peaks() noexcept {
 // ---- residency by role, tensor and op --------------------------------------------------------------------------
 
 // A block that was resident before it left, or after it arrived, counts as resident while the op ran.
-void Observation::follow(const emulated::Event& event, const OpIdentity& op) noexcept {
-  using emulated::Change;
+void Observation::follow(const driver::DeviceEvent& event, const OpIdentity& op) noexcept {
+  using driver::ResidencyChange;
   const Arena* const arena = device_.own_arena(event.address);
   if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // the mover reports these moves
-  if (event.change == Change::arrived) residency_.arrived(event.address, arena);
+  if (event.change == ResidencyChange::arrived) residency_.arrived(event.address, arena);
   swaps.note(op);
-  if (event.change == Change::left) residency_.left(event.address, arena);
+  if (event.change == ResidencyChange::left) residency_.left(event.address, arena);
 }
 
 bool Observation::is_exact() const {

@@ -40,8 +40,8 @@ class Observation final : public Participant {
   void reset_peaks() noexcept override REQUIRES(device_lock);
 
  private:
-  um_event attribute(const emulated::Event& event, const OpIdentity& op) const;
-  void follow(const emulated::Event& event, const OpIdentity& op) noexcept;
+  um_event attribute(const driver::DeviceEvent& event, const OpIdentity& op) const;
+  void follow(const driver::DeviceEvent& event, const OpIdentity& op) noexcept;
   bool is_exact() const;
   void recount() noexcept;
 

@@ -90,7 +90,7 @@ void Recording::copied(um_recorded_event_kind kind, const Block& block, uint64_t
 }
 
 // In ordered counting, services of pages that the guard touched follow from the recorded accesses.
-void Recording::serviced(const emulated::Event& event, bool inside) noexcept {
+void Recording::serviced(const driver::DeviceEvent& event, bool inside) noexcept {
   if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
   if (device_.backend.ordered() && !event.unordered) return;
   const Arena* arena = device_.own_arena(event.address);

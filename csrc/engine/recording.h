@@ -37,7 +37,7 @@ class Recording final : public Participant {
   // Record a copy that begins, and a fault service that the device reported, inside of an op or not.
   void copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept
       REQUIRES(device_lock);
-  void serviced(const emulated::Event& event, bool inside) noexcept;
+  void serviced(const driver::DeviceEvent& event, bool inside) noexcept;
 
   void begin_op(RunningOp& op) override REQUIRES(device_lock);
   void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);

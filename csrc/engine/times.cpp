@@ -14,15 +14,15 @@ void Times::set(bool on) noexcept {
   stood_ns_ = on_ ? stood_ns() : 0;
 }
 
-emulated::Stood Times::faults() const noexcept {
-  emulated::Stood faults{};
+driver::StallTimes Times::faults() const noexcept {
+  driver::StallTimes faults{};
   backend_.hooks->stood(backend_.ordinal, &faults);
   return faults;
 }
 
 // Sums all stalls that are measured where they happen. This must be fast: each op calls it several times.
 int64_t Times::stood_ns() const noexcept {
-  const emulated::Stood stood = faults();
+  const driver::StallTimes stood = faults();
   return stood.fault_ns() + stood.prefetch_ns + swaps_.counted.wait_copy_ns + swaps_.counted.wait_room_ns;
 }
 
@@ -63,7 +63,7 @@ void Times::note(int64_t at_ns, um_time kind) noexcept {
 int64_t Times::read(um_spent_time* out) noexcept {
   turn(kind_);
   read_ns_ = on_ ? since_ns_ : backend_.now_ns();
-  const emulated::Stood stood = faults();
+  const driver::StallTimes stood = faults();
   int64_t all[UM_TIME_COUNT];
   std::copy(std::begin(ns_), std::end(ns_), all);
   all[UM_TIME_FIRST_TOUCH] += stood.first_touch_ns;

@@ -49,7 +49,7 @@ class Times {
   const std::vector<Turn>& logged() const noexcept { return log_; }
 
  private:
-  emulated::Stood faults() const noexcept;
+  driver::StallTimes faults() const noexcept;
   int64_t stood_ns() const noexcept;
   void note(int64_t at_ns, um_time kind) noexcept;
 

@@ -107,7 +107,7 @@ Backend Backend::open_simulated(const driver::Driver* driver, um_emulated_option
 }
 
 // `opener` opens the device, also if the driver shows no hooks.
-Backend Backend::open_with_hooks(const driver::Driver* provider, const emulated::Hooks* opener,
+Backend Backend::open_with_hooks(const driver::Driver* provider, const driver::DeviceHooks* opener,
                                  const um_emulated_options& options) {
   Backend backend;
   backend.driver = provider;
@@ -183,7 +183,7 @@ void Backend::describe() {
 void Backend::close() noexcept {
   helper->end();
   static_cast<void>(call().device_primary_ctx_release(device));  // a failure could not be handled
-  std::exchange(hooks, &emulated::kSilent)->close(ordinal);
+  std::exchange(hooks, &driver::kSilentHooks)->close(ordinal);
 }
 
 uint64_t Backend::available_host_bytes() const {
@@ -205,8 +205,8 @@ const char* Backend::why_no_migration() const {
                "whole at kernel launches, and the driver takes neither advice nor prefetches";
 }
 
-emulated::Totals Backend::totals() const {
-  emulated::Totals totals{};
+driver::DeviceTotals Backend::totals() const {
+  driver::DeviceTotals totals{};
   hooks->totals(ordinal, &totals);
   return totals;
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 #include "memory/helper.h"
 #include "umadvise.h"
@@ -39,7 +39,7 @@ class Backend {
   // Returns the time of CLOCK_MONOTONIC, or the virtual time of the device.
   int64_t now_ns() const { return hooks->now_ns(ordinal); }
   // Returns the device's own counters; all 0 on a device that counts nothing exactly.
-  emulated::Totals totals() const;
+  driver::DeviceTotals totals() const;
   um_charged charged() const;
   uint64_t calls(const char* function) const { return hooks->calls(ordinal, function); }
   // Throws um::Error unless `result` is success. `doing` names the call in the message.
@@ -47,7 +47,7 @@ class Backend {
 
   const driver::Driver* driver = nullptr;
   std::shared_ptr<Helper> helper = std::make_shared<Helper>();  // on CUDA it has a thread
-  const emulated::Hooks* hooks = &emulated::kSilent;
+  const driver::DeviceHooks* hooks = &driver::kSilentHooks;
   int32_t ordinal = -1;
   driver::CUdevice device = -1;
   driver::CUcontext context = nullptr;
@@ -62,7 +62,7 @@ class Backend {
   uint64_t free_at_opening_bytes = ~uint64_t{0};  // host plus device, measured when a CUDA device is opened
 
  private:
-  static Backend open_with_hooks(const driver::Driver* driver, const emulated::Hooks* hooks,
+  static Backend open_with_hooks(const driver::Driver* driver, const driver::DeviceHooks* hooks,
                                  const um_emulated_options& options);
   static Backend open_simulated(const driver::Driver* driver, um_emulated_options options);
   void describe();

@@ -15,7 +15,7 @@ using driver::CUDA_SUCCESS;
 using driver::CUdeviceptr;
 using driver::CUresult;
 
-static_assert(UM_ROLE_COUNT <= emulated::kTags);
+static_assert(UM_ROLE_COUNT <= driver::kResidencyTags);
 
 ArenaSource::Range DriverArenas::acquire(uint64_t least_bytes, uint64_t wanted_bytes) {
   const RequiredContext current(backend_);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 #include "engine/device.h"
 #include "engine_fixture.h"
@@ -86,8 +86,8 @@ struct Cuda : Device {
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;
 
-  static um::emulated::Totals totals() {
-    um::emulated::Totals out{};
+  static um::driver::DeviceTotals totals() {
+    um::driver::DeviceTotals out{};
     emulated_libcuda_hooks()->totals(0, &out);
     return out;
   }

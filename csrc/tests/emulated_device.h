@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 
 namespace test {
@@ -43,13 +43,13 @@ struct EmulatedDevice {
   static um::driver::CUdeviceptr as_pointer(const void* address) {
     return reinterpret_cast<um::driver::CUdeviceptr>(address);
   }
-  um::emulated::Totals totals() const {
-    um::emulated::Totals out{};
+  um::driver::DeviceTotals totals() const {
+    um::driver::DeviceTotals out{};
     hooks.totals(ordinal, &out);
     return out;
   }
-  std::vector<um::emulated::Event> events() const {
-    std::vector<um::emulated::Event> out(1 << 16);
+  std::vector<um::driver::DeviceEvent> events() const {
+    std::vector<um::driver::DeviceEvent> out(1 << 16);
     out.resize(hooks.drain(ordinal, out.data(), out.size()));
     return out;
   }
@@ -67,7 +67,7 @@ struct EmulatedDevice {
   }
 
   const um::driver::Driver& driver;
-  const um::emulated::Hooks& hooks;
+  const um::driver::DeviceHooks& hooks;
   int32_t ordinal = -1;
 };
 

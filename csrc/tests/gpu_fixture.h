@@ -63,8 +63,8 @@ struct Gpu {
     device->close();
   }
   static um::Backend open() {
-    static const um::emulated::Hooks in_virtual_time = [] {
-      um::emulated::Hooks hooks = um::emulated::kSilent;
+    static const um::driver::DeviceHooks in_virtual_time = [] {
+      um::driver::DeviceHooks hooks = um::driver::kSilentHooks;
       hooks.now_ns = [](int32_t ordinal) {
         const um::simulator::Gpu* const opened = um::simulator::space_of(ordinal).gpu;
         return opened != nullptr ? opened->clock.host_ns() : 0;

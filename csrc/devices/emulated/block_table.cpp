@@ -20,7 +20,7 @@ bool BlockTable::take_device_slot(uint32_t index) {
   block.device_slot = device_tier.take() + 1;
   if (block.device_slot == 0) return false;  // kNoSlot + 1
   resident.add(block.tag);
-  events.push(Change::arrived, address_of(index));
+  events.push(driver::ResidencyChange::arrived, address_of(index));
   return true;
 }
 
@@ -36,7 +36,7 @@ void BlockTable::give_device_slot(uint32_t index) {
   device_tier.give(block.device_slot - 1);
   block.device_slot = 0;
   resident.subtract(block.tag);
-  events.push(Change::left, address_of(index));
+  events.push(driver::ResidencyChange::left, address_of(index));
 }
 
 void BlockTable::give_host_slot(uint32_t index) {

@@ -10,9 +10,9 @@
 #include "devices/emulated/event_ring.h"
 #include "devices/emulated/layout.h"
 #include "devices/emulated/mapper.h"
-#include "devices/emulated/resident_blocks.h"
 #include "devices/emulated/spin_lock.h"
 #include "devices/emulated/tier.h"
+#include "devices/resident_blocks.h"
 #include "um/block_ranges.h"
 #include "um/model.h"
 
@@ -96,7 +96,7 @@ class BlockTable {
 
   SpinLock lock;
   Tier device_tier, host_tier;
-  ResidentBlocks resident;
+  devices::ResidentBlocks resident;
   const Mapper mapper;
   EventRing& events;
   // Mapped memory has no bytes, so that there can be more of it than the machine has: copies and fills from

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "base/lazy_array.h"
-#include "devices/emulated/hooks.h"
 #include "devices/emulated/link.h"
+#include "driver/device_hooks.h"
 
 namespace um::emulated {
 
@@ -24,19 +24,19 @@ class EventRing {
     if (!on) return;
     const int64_t end_ns = std::max(link_.now_ns(), link_.at_ns());
     push({start_ns, end_ns - start_ns, address, bytes, context.load(std::memory_order_relaxed), kind, cause, write,
-          unordered, first_touch, Change::none});
+          unordered, first_touch, driver::ResidencyChange::none});
   }
   // Of the block at `address`.
-  void push(Change change, uint64_t address) {
+  void push(driver::ResidencyChange change, uint64_t address) {
     if (!on) return;
-    Event event{};
+    driver::DeviceEvent event{};
     event.address = address;
     event.context = context.load(std::memory_order_relaxed);
     event.change = change;
     push(event);
   }
 
-  uint64_t drain(Event* out, uint64_t capacity) {
+  uint64_t drain(driver::DeviceEvent* out, uint64_t capacity) {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     const uint64_t count = std::min(head_.load(std::memory_order_acquire) - tail, capacity);
     for (uint64_t i = 0; i < count; ++i) out[i] = events_[(tail + i) % kCapacity];
@@ -47,10 +47,10 @@ class EventRing {
   bool pending() const { return head_.load(std::memory_order_relaxed) != tail_.load(std::memory_order_relaxed); }
   std::atomic<uint64_t> dropped{0};
   std::atomic<bool> on{false};
-  std::atomic<uint64_t> context{0};  // Hooks::set_context
+  std::atomic<uint64_t> context{0};  // DeviceHooks::set_context
 
  private:
-  void push(const Event& event) {
+  void push(const driver::DeviceEvent& event) {
     const uint64_t head = head_.load(std::memory_order_relaxed);
     if (head - tail_.load(std::memory_order_acquire) == kCapacity) {
       ++dropped;
@@ -61,7 +61,7 @@ class EventRing {
   }
 
   const Link& link_;
-  LazyArray<Event> events_{kCapacity};
+  LazyArray<driver::DeviceEvent> events_{kCapacity};
   std::atomic<uint64_t> head_{0}, tail_{0};
 };
 

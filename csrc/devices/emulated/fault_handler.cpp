@@ -27,7 +27,7 @@ std::atomic<bool> in_child{false};
 std::atomic<bool> swallowed{false};  // a raised signal was ignored since the last fault that we served
 std::atomic<pthread_t> passing{};    // the thread whose signal is with one of `handlers`, which may call us in turn
 std::atomic<size_t> passed_down{0};  // how many of them have passed the present signal on
-std::atomic<Describer> describing{nullptr};
+std::atomic<driver::AccessDescriber> describing{nullptr};
 std::atomic<bool> raised_again{false};  // one of `handlers` raised the signal that it was given once more
 
 // One line, written at once: other threads may be talking too.
@@ -134,7 +134,7 @@ void describe(uint64_t address, Service service) {
     line.add("umadvise: access to emulated device memory that is not allocated: ");
   }
   line.add_address(address);
-  if (const Describer describer = describing; describer != nullptr && service == Service::refused) {
+  if (const driver::AccessDescriber describer = describing; describer != nullptr && service == Service::refused) {
     char text[256] = "";
     describer(address, text, sizeof(text));
     line.add(text[0] != '\0' ? ", " : "");
@@ -210,7 +210,7 @@ void put_on_top(const struct sigaction& action) {
 
 bool forked() { return in_child; }
 
-void set_describer(Describer describer) { describing = describer; }
+void set_describer(driver::AccessDescriber describer) { describing = describer; }
 
 bool install_fault_handler(bool chosen) {
   static std::mutex installing;

@@ -2,7 +2,7 @@
 // goes on to whoever had it before.
 #pragma once
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 
 namespace um::emulated {
 
@@ -10,7 +10,7 @@ namespace um::emulated {
 // (faulthandler.enable, sigaction), which then becomes the first that foreign faults are passed on to. `chosen`: the
 // user has just set that one, so that raised signals go to it at once. True where another one lay on top.
 bool install_fault_handler(bool chosen);
-// Who describes a fatal access (Hooks::set_describer).
-void set_describer(Describer describer);
+// Who describes a fatal access (DeviceHooks::set_describer).
+void set_describer(driver::AccessDescriber describer);
 
 }  // namespace um::emulated

@@ -1,9 +1,8 @@
-#include "devices/emulated/hooks.h"
-
 #include "devices/emulated/call.h"
 #include "devices/emulated/device.h"
 #include "devices/emulated/fault_handler.h"
 #include "devices/emulated/owner.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 
 namespace um::emulated {
@@ -11,7 +10,7 @@ namespace {
 
 Space& space(int32_t ordinal) { return device_at(ordinal)->space; }
 
-constexpr Hooks kHooks = {
+constexpr driver::DeviceHooks kHooks = {
     open_device,
     close_device,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) {
@@ -29,10 +28,12 @@ constexpr Hooks kHooks = {
     [](int32_t ordinal, uint64_t context) { space(ordinal).events.context.store(context, std::memory_order_relaxed); },
     [](int32_t ordinal, bool on) { space(ordinal).events.on = on; },
     [](int32_t ordinal) { return space(ordinal).events.pending(); },
-    [](int32_t ordinal, Event* out, uint64_t capacity) { return space(ordinal).events.drain(out, capacity); },
+    [](int32_t ordinal, driver::DeviceEvent* out, uint64_t capacity) {
+      return space(ordinal).events.drain(out, capacity);
+    },
     [](int32_t ordinal) { return space(ordinal).events.dropped.load(); },
-    [](int32_t ordinal, Totals* out) { *out = space(ordinal).totals(); },
-    [](int32_t ordinal, Stood* out) { *out = space(ordinal).managed.stood(); },
+    [](int32_t ordinal, driver::DeviceTotals* out) { *out = space(ordinal).totals(); },
+    [](int32_t ordinal, driver::StallTimes* out) { *out = space(ordinal).managed.stood(); },
     [](int32_t ordinal, const char* function) { return device_at(ordinal)->log.calls(function); },
     [](int32_t ordinal, const char* function, uint64_t nth) { return device_at(ordinal)->log.arm(function, nth); },
     [](int32_t ordinal, const um_link* link, const um_driver_costs* costs) {

@@ -6,8 +6,6 @@
 #include <mutex>
 #include <new>
 
-#include "devices/emulated/hooks.h"
-
 namespace um::emulated {
 namespace {
 std::atomic<uint64_t> begin{0};

@@ -30,4 +30,10 @@ struct Place {
 Place place_of(uint64_t address);
 uint64_t block_address(int device, uint32_t block);
 
+// All memory of all emulated devices lies in one reserved range: [range_begin, range_end).
+uint64_t range_begin();
+uint64_t range_end();
+// True in a process forked from one that used an emulated device: nothing of ours is mapped there.
+bool forked();
+
 }  // namespace um::emulated

@@ -140,13 +140,13 @@ void ManagedMemory::charge_call(int64_t um_driver_costs::* cost) {
   over.ns = link_.at_ns();
 }
 
-void ManagedMemory::tell(Totals& totals) const {
+void ManagedMemory::tell(driver::DeviceTotals& totals) const {
   totals.model = migrator_.model.counters();
   totals.unordered_faults = unordered_faults_;
   totals.stood = stood();
 }
 
-Stood ManagedMemory::stood() const {
+driver::StallTimes ManagedMemory::stood() const {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   return {first_touch_ns_.load(kRelaxed), migration_ns_.load(kRelaxed), room_ns_.load(kRelaxed),
           prefetch_ns_.load(kRelaxed)};

@@ -31,10 +31,10 @@ class ManagedMemory {
   void charge_call(int64_t um_driver_costs::* cost);
 
   // With the table's lock held.
-  void tell(Totals& totals) const;
+  void tell(driver::DeviceTotals& totals) const;
 
   // Reads without the lock, since each op asks four times. The sum may lack the newest fault of another thread.
-  Stood stood() const;
+  driver::StallTimes stood() const;
 
  private:
   Service serve(uint32_t block, uint64_t address, bool write, bool unordered);

@@ -39,15 +39,15 @@ void Mappings::put_slot(uint32_t index, const Handle& handle, uint32_t slot) {
   Block& block = blocks_[index];
   (handle.on_device ? block.device_slot : block.host_slot) = slot + 1;
   if (!handle.on_device) return;
-  blocks_.resident.retag(ResidentBlocks::kUntagged, block.tag);
-  blocks_.events.push(Change::arrived, blocks_.address_of(index));
+  blocks_.resident.retag(devices::ResidentBlocks::kUntagged, block.tag);
+  blocks_.events.push(driver::ResidencyChange::arrived, blocks_.address_of(index));
 }
 
 void Mappings::take_slot_away(uint32_t index) {
   Block& block = blocks_[index];
   if (block.device_slot != 0) {
-    blocks_.resident.retag(block.tag, ResidentBlocks::kUntagged);
-    blocks_.events.push(Change::left, blocks_.address_of(index));
+    blocks_.resident.retag(block.tag, devices::ResidentBlocks::kUntagged);
+    blocks_.events.push(driver::ResidencyChange::left, blocks_.address_of(index));
   }
   block.device_slot = block.host_slot = 0;
   block.veiled = block.has_tables = false;

@@ -42,7 +42,7 @@ struct Request {
   Bell answered;
 };
 
-std::atomic<Owner> owner{nullptr};
+std::atomic<driver::AccessOwner> owner{nullptr};
 std::atomic<Request*> requests{nullptr};  // a stack: whoever is asked takes all of it
 Bell asked;
 std::atomic<pthread_t> answering{};
@@ -55,7 +55,7 @@ void* answer(void*) {
     if (request == nullptr) asked.wait(seen);
     while (request != nullptr) {
       Request* const next = request->next;  // the request is gone once it is answered
-      const Owner whose = owner.load(std::memory_order_acquire);
+      const driver::AccessOwner whose = owner.load(std::memory_order_acquire);
       request->allowed = whose != nullptr && whose(request->address, request->write);
       request->answered.ring();
       request = next;
@@ -77,7 +77,7 @@ void start_thread() {
 
 }  // namespace
 
-void set_owner(Owner whose) {
+void set_owner(driver::AccessOwner whose) {
   static std::once_flag started;
   std::call_once(started, start_thread);
   owner.store(whose, std::memory_order_release);

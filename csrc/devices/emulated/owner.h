@@ -6,12 +6,12 @@
 
 #include <cstdint>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 
 namespace um::emulated {
 
-// Hooks::set_owner. Starts the thread that asks it, once for the life of the process. Throws std::bad_alloc.
-void set_owner(Owner owner);
+// DeviceHooks::set_owner. Starts the thread that asks it, once for the life of the process. Throws std::bad_alloc.
+void set_owner(driver::AccessOwner owner);
 // What the owner says; false when there is none, or when it is the owner's own access. Async-signal-safe.
 bool ask_owner(uint64_t address, bool write);
 

@@ -21,7 +21,7 @@ bool PhysicalMemory::take_slot(Handle& handle) {
     migrator_.plain.give();
     return false;
   }
-  if (handle.on_device) blocks_.resident.add(ResidentBlocks::kUntagged);
+  if (handle.on_device) blocks_.resident.add(devices::ResidentBlocks::kUntagged);
   handle.slots.push_back(slot);
   if (!blocks_.hollow) tier.populate(slot);
   return true;
@@ -33,7 +33,7 @@ void PhysicalMemory::give_slots(const Handle& handle) {
     blocks_.tier(handle.on_device).give(slot);
     if (!handle.on_device) continue;
     migrator_.plain.give();
-    blocks_.resident.subtract(ResidentBlocks::kUntagged);
+    blocks_.resident.subtract(devices::ResidentBlocks::kUntagged);
   }
   if (handle.on_device) {
     migrator_.withhold_remnant();

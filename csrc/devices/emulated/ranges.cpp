@@ -34,7 +34,7 @@ uint64_t Ranges::take(uint32_t count, Kind kind) {
   for (uint32_t index = first; index < first + count; ++index) {
     Block& block = blocks_[index];
     block.kind = kind;
-    block.tag = ResidentBlocks::kUntagged;
+    block.tag = devices::ResidentBlocks::kUntagged;
     block.reservation = first;
   }
   return blocks_.address_of(first);
@@ -62,7 +62,7 @@ uint64_t Ranges::allocate_plain(uint64_t bytes) {
   uint32_t index = first;
   for (; index < first + count && migrator_.take_chunk(); ++index) {
     Block& block = blocks_[index];
-    block.tag = ResidentBlocks::kUntagged;
+    block.tag = devices::ResidentBlocks::kUntagged;
     const bool there = blocks_.take_device_slot(index);
     if (there) blocks_.device_tier.populate(block.slot(true));
     if (!there || !blocks_.mapper.show(blocks_.device_tier, block.slot(true), blocks_.address_of(index), true)) {

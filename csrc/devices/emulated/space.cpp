@@ -14,9 +14,9 @@ Service Space::fault(uint64_t address, bool write, bool announced) {
   return service;
 }
 
-Totals Space::totals() {
+driver::DeviceTotals Space::totals() {
   const SpinGuard guard(blocks.lock);
-  Totals totals{};
+  driver::DeviceTotals totals{};
   managed.tell(totals);
   totals.silent_writes = mappings.silent_writes();
   totals.host_bytes = blocks.host_tier.taken() * kBlockBytes;

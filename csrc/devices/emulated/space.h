@@ -23,9 +23,9 @@ struct Space {
   // A fault of the device at `address`, from the signal handler; `announced`: the owner knows of it already.
   // Async-signal-safe.
   Service fault(uint64_t address, bool write, bool announced);
-  Totals totals();
+  driver::DeviceTotals totals();
 
-  std::atomic<bool> announces_faults{false};  // Hooks::announce_faults
+  std::atomic<bool> announces_faults{false};  // DeviceHooks::announce_faults
   Delays delays;
   Link link;  // everything takes the time it would take there; under the lock of `blocks`
   EventRing events{link};

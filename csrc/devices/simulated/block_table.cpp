@@ -16,7 +16,7 @@ void BlockTable::begin(uint32_t first, uint32_t count, Kind kind) {
   for (uint32_t block = first; block < first + count; ++block) {
     blocks_[block] = {};
     blocks_[block].kind = kind;
-    blocks_[block].tag = emulated::ResidentBlocks::kUntagged;
+    blocks_[block].tag = devices::ResidentBlocks::kUntagged;
   }
 }
 
@@ -79,7 +79,7 @@ void BlockTable::tag(uint64_t address, uint64_t bytes, uint32_t tag) {
   });
 }
 
-void BlockTable::tell(emulated::Totals& totals) const {
+void BlockTable::tell(driver::DeviceTotals& totals) const {
   totals.host_bytes = host_blocks_ * kBlockBytes;
   resident_.tell(totals);
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "devices/emulated/resident_blocks.h"
+#include "devices/resident_blocks.h"
 #include "um/block_ranges.h"
 #include "um/model.h"
 
@@ -51,12 +51,12 @@ class BlockTable {
   void residency(uint64_t address, uint64_t bytes, uint64_t* device_blocks, uint64_t* host_blocks) const;
   void tag(uint64_t address, uint64_t bytes, uint32_t tag);
   void reset_peaks() { resident_.reset_peaks(); }
-  void tell(emulated::Totals& totals) const;
+  void tell(driver::DeviceTotals& totals) const;
 
  private:
   const uint64_t base_;
   std::vector<Block> blocks_;  // as far up as any was ever allocated
-  emulated::ResidentBlocks resident_;
+  devices::ResidentBlocks resident_;
   uint64_t host_blocks_ = 0;
 };
 

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "base/clock.h"
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "driver/errors.h"
 
 namespace um::simulator {
@@ -173,7 +173,7 @@ void close_device(int32_t ordinal) {
   delete spaces[ordinal].exchange(nullptr);
 }
 
-constexpr emulated::Hooks kHooks = {
+constexpr driver::DeviceHooks kHooks = {
     open_device,
     close_device,
     [](int32_t ordinal, uint64_t address, uint64_t bytes, bool write) {
@@ -192,10 +192,10 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, uint64_t) {},
     [](int32_t, bool) {},
     [](int32_t) { return false; },
-    [](int32_t, emulated::Event*, uint64_t) { return uint64_t{0}; },
+    [](int32_t, driver::DeviceEvent*, uint64_t) { return uint64_t{0}; },
     [](int32_t) { return uint64_t{0}; },
-    [](int32_t ordinal, emulated::Totals* out) { *out = space_of(ordinal).totals(); },
-    [](int32_t, emulated::Stood*) {},
+    [](int32_t ordinal, driver::DeviceTotals* out) { *out = space_of(ordinal).totals(); },
+    [](int32_t, driver::StallTimes*) {},
     [](int32_t, const char*) { return uint64_t{0}; },
     [](int32_t, const char*, uint64_t) { return false; },
     [](int32_t, const um_link*, const um_driver_costs*) {},
@@ -208,9 +208,9 @@ constexpr emulated::Hooks kHooks = {
     [](int32_t, int64_t) {},
     [](bool) { return false; },
     [](int32_t, uint64_t, uint64_t, bool) { return true; },
-    [](emulated::Owner) {},
+    [](driver::AccessOwner) {},
     [](int32_t, bool) {},
-    [](emulated::Describer) {},
+    [](driver::AccessDescriber) {},
     true,
     true,
     true,

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "devices/emulated/hooks.h"
 #include "devices/simulated/device.h"
+#include "driver/device_hooks.h"
 
 namespace um::simulator {
 

@@ -19,8 +19,8 @@ Space::Space(int device, const um_emulated_options& options)
       ranges(blocks, migrator, chunks(options), host_blocks(options)),
       managed(blocks, migrator, options.counting == UM_COUNTING_ORDERED) {}
 
-emulated::Totals Space::totals() const {
-  emulated::Totals totals{};
+driver::DeviceTotals Space::totals() const {
+  driver::DeviceTotals totals{};
   totals.model = migrator.model.counters();
   totals.unordered_faults = managed.unordered_faults();
   totals.stood.migration_ns = migrator.clock != nullptr ? migrator.clock->fault_service_ns() : 0;

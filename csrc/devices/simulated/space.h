@@ -13,7 +13,7 @@ struct Space {
   // Throws std::bad_alloc. `device` is the index of its span.
   Space(int device, const um_emulated_options& options);
 
-  emulated::Totals totals() const;
+  driver::DeviceTotals totals() const;
 
   BlockTable blocks;
   Migrator migrator;

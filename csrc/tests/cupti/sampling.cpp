@@ -37,8 +37,8 @@ um_sampling sampling(um_device* device) {
   return out;
 }
 
-um::emulated::Totals totals() {
-  um::emulated::Totals out{};
+um::driver::DeviceTotals totals() {
+  um::driver::DeviceTotals out{};
   emulated_libcuda_hooks()->totals(0, &out);
   return out;
 }

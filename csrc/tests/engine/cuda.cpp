@@ -2,7 +2,7 @@
 // faults and capacity are real, and the core has only what a driver tells it.
 #include <algorithm>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "engine_fixture.h"
 
 using test::kMiB;
@@ -11,7 +11,7 @@ using test::kPlain;
 using test::read;
 using test::write;
 
-extern "C" const um::emulated::Hooks* emulated_libcuda_hooks(void);
+extern "C" const um::driver::DeviceHooks* emulated_libcuda_hooks(void);
 
 namespace {
 
@@ -21,8 +21,8 @@ um_device* opened() {
   return device;
 }
 
-um::emulated::Totals totals() {
-  um::emulated::Totals out{};
+um::driver::DeviceTotals totals() {
+  um::driver::DeviceTotals out{};
   emulated_libcuda_hooks()->totals(0, &out);
   return out;
 }

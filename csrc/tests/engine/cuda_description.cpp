@@ -4,10 +4,10 @@
 #include <cstring>
 #include <vector>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "engine_fixture.h"
 
-extern "C" const um::emulated::Hooks* emulated_libcuda_hooks(void);
+extern "C" const um::driver::DeviceHooks* emulated_libcuda_hooks(void);
 
 namespace {
 

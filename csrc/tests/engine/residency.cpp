@@ -6,7 +6,7 @@
 #include <random>
 #include <tuple>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 #include "engine_fixture.h"
 #include "swapping_fixture.h"
@@ -242,7 +242,7 @@ TEST(peaks_are_the_highest_of_all_answers) {
     Device device(8 * kPage);
     um_device_info info{};
     CHECK_OK(um_device_query(device, &info));
-    const um::emulated::Hooks& hooks = *um::driver::emulated()->hooks;
+    const um::driver::DeviceHooks& hooks = *um::driver::emulated()->hooks;
     um_events_enable(device, 1);
     std::map<uint64_t, Key> labels;                     // by serial
     std::vector<std::map<uint64_t, uint64_t>> answers;  // bytes by serial

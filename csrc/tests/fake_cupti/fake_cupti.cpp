@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -44,14 +44,14 @@ CUptiResult called(const char* symbol) {
   }
 
 // The emulated device behind libcuda.so.1, or nullptr.
-const um::emulated::Hooks* hooks() {
+const um::driver::DeviceHooks* hooks() {
   void* const libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (libcuda == nullptr) return nullptr;
-  const auto find = reinterpret_cast<const um::emulated::Hooks* (*)()>(dlsym(libcuda, "emulated_libcuda_hooks"));
+  const auto find = reinterpret_cast<const um::driver::DeviceHooks* (*)()>(dlsym(libcuda, "emulated_libcuda_hooks"));
   return find != nullptr ? find() : nullptr;
 }
 
-void add_emulated(const um::emulated::Event& event) {
+void add_emulated(const um::driver::DeviceEvent& event) {
   Record record{};
   record.kind = CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER;
   record.start = static_cast<uint64_t>(event.start_ns + FakeCupti::kClockOffsetNs);
@@ -81,12 +81,12 @@ void add_emulated(const um::emulated::Event& event) {
 }
 
 void drain_emulated(bool keep) {
-  const um::emulated::Hooks* const device = hooks();
+  const um::driver::DeviceHooks* const device = hooks();
   if (device == nullptr) return;
-  um::emulated::Event events[64];
+  um::driver::DeviceEvent events[64];
   while (const uint64_t count = device->drain(0, events, 64)) {
     for (uint64_t i = 0; keep && i < count; ++i) {
-      if (events[i].change == um::emulated::Change::none) add_emulated(events[i]);
+      if (events[i].change == um::driver::ResidencyChange::none) add_emulated(events[i]);
     }
   }
 }
@@ -182,7 +182,7 @@ EXPORT CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
     return CUPTI_ERROR_INVALID_PARAMETER;
   }
   fake().enabled = true;
-  if (const um::emulated::Hooks* const device = hooks()) {
+  if (const um::driver::DeviceHooks* const device = hooks()) {
     drain_emulated(false);
     device->record(0, true);
   }
@@ -192,7 +192,7 @@ EXPORT CUptiResult cuptiActivityEnable(CUpti_ActivityKind kind) {
 EXPORT CUptiResult cuptiActivityDisable(CUpti_ActivityKind) {
   CALLED(cuptiActivityDisable)
   fake().enabled = false;
-  if (const um::emulated::Hooks* const device = hooks()) device->record(0, false);
+  if (const um::driver::DeviceHooks* const device = hooks()) device->record(0, false);
   return CUPTI_SUCCESS;
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "devices/emulated/call.h"
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 #include "driver/driver.h"
 #include "environment.h"
 #include "latest.h"
@@ -288,4 +288,4 @@ EXPORT void emulated_libcuda_reset(void) {
   settings = {};
 }
 
-EXPORT const um::emulated::Hooks* emulated_libcuda_hooks(void) { return emulated()->hooks; }
+EXPORT const um::driver::DeviceHooks* emulated_libcuda_hooks(void) { return emulated()->hooks; }

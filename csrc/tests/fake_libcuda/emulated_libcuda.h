@@ -43,9 +43,9 @@ void emulated_libcuda_reset(void);
 #ifdef __cplusplus
 }
 
-namespace um::emulated {
-struct Hooks;
+namespace um::driver {
+struct DeviceHooks;
 }
 // What a test may ask the devices behind the driver.
-extern "C" const um::emulated::Hooks* emulated_libcuda_hooks(void);
+extern "C" const um::driver::DeviceHooks* emulated_libcuda_hooks(void);
 #endif

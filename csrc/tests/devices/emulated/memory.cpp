@@ -279,8 +279,8 @@ TEST(events_add_up_to_the_counters) {
   for (const auto& event : device.events()) {
     CHECK_EQ(event.context, 99u);
     CHECK(event.duration_ns >= 0);
-    if (event.change != um::emulated::Change::none) {
-      resident += event.change == um::emulated::Change::arrived ? 1 : -1;
+    if (event.change != um::driver::ResidencyChange::none) {
+      resident += event.change == um::driver::ResidencyChange::arrived ? 1 : -1;
       resident_peak = std::max(resident_peak, resident);
       continue;
     }

@@ -33,7 +33,7 @@ uint64_t blocks_there(const EmulatedDevice& device, const Range& range) {
 
 // One block at a time changes hands, or blocks only come or only go: the most seen between steps is the most there was.
 struct Walk {
-  uint64_t now[um::emulated::kTags] = {}, peak[um::emulated::kTags] = {}, all_peak = 0;
+  uint64_t now[um::driver::kResidencyTags] = {}, peak[um::driver::kResidencyTags] = {}, all_peak = 0;
 
   void look(const EmulatedDevice& device, const std::vector<Range>& ranges) {
     uint64_t all = 0;
@@ -43,12 +43,12 @@ struct Walk {
       now[range.tag] += blocks;
       all += blocks;
     }
-    for (uint32_t i = 0; i < um::emulated::kTags; ++i) peak[i] = std::max(peak[i], now[i]);
+    for (uint32_t i = 0; i < um::driver::kResidencyTags; ++i) peak[i] = std::max(peak[i], now[i]);
     all_peak = std::max(all_peak, all);
-    const um::emulated::Totals totals = device.totals();
+    const um::driver::DeviceTotals totals = device.totals();
     CHECK_EQ(totals.device_bytes, all * kBlock);
     CHECK_EQ(totals.device_peak_bytes, all_peak * kBlock);
-    for (uint32_t i = 0; i < um::emulated::kTags; ++i) {
+    for (uint32_t i = 0; i < um::driver::kResidencyTags; ++i) {
       CHECK_EQ(totals.tag_bytes[i], now[i] * kBlock);
       CHECK_EQ(totals.tag_peak_bytes[i], peak[i] * kBlock);
     }
@@ -66,7 +66,7 @@ TEST(two_tags_that_push_each_other_out) {
     for (uint64_t i = 0; i < range.blocks; ++i) range.data[i * kBlock] = 1;
   };
   const auto check = [&](uint64_t weights_now, uint64_t weights_peak, uint64_t outputs_now, uint64_t outputs_peak) {
-    const um::emulated::Totals totals = device.totals();
+    const um::driver::DeviceTotals totals = device.totals();
     CHECK_EQ(totals.tag_bytes[0], weights_now * kBlock);
     CHECK_EQ(totals.tag_peak_bytes[0], weights_peak * kBlock);
     CHECK_EQ(totals.tag_bytes[2], outputs_now * kBlock);
@@ -126,7 +126,7 @@ TEST(random_steps_equal_a_walk_over_all_blocks) {
           plain ? device.driver.call.mem_alloc(&address, blocks * kBlock)
                 : device.driver.call.mem_alloc_managed(&address, blocks * kBlock, CU_MEM_ATTACH_GLOBAL);
       if (result == CUDA_SUCCESS) {
-        const auto with_tag = static_cast<uint32_t>(random() % um::emulated::kTags);
+        const auto with_tag = static_cast<uint32_t>(random() % um::driver::kResidencyTags);
         ranges.push_back({reinterpret_cast<unsigned char*>(address), with_tag, blocks, plain});
         tag(device, ranges.back());
       } else {
@@ -174,7 +174,7 @@ TEST(threads_that_fault_at_once_lose_no_count) {
     });
   }
   for (std::thread& each : threads) each.join();
-  const um::emulated::Totals totals = device.totals();
+  const um::driver::DeviceTotals totals = device.totals();
   CHECK_EQ(totals.device_bytes, 8 * kBlock);
   CHECK_EQ(totals.device_peak_bytes, 8 * kBlock);
   for (const Range& range : ranges) {

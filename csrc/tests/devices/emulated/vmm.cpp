@@ -166,8 +166,8 @@ TEST(totals_and_tags_count_what_is_mapped) {
   // Whoever follows the events knows where it was.
   int there = 0;
   for (const auto& event : device.events()) {
-    there += event.change == um::emulated::Change::arrived;
-    there -= event.change == um::emulated::Change::left;
+    there += event.change == um::driver::ResidencyChange::arrived;
+    there -= event.change == um::driver::ResidencyChange::left;
     CHECK(there >= 0 && there <= 3);
   }
   CHECK_EQ(there, 0);

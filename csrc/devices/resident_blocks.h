@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "devices/emulated/hooks.h"
+#include "driver/device_hooks.h"
 
-namespace um::emulated {
+namespace um::devices {
 
 class ResidentBlocks {
  public:
-  static constexpr uint8_t kUntagged = kTags;
+  static constexpr uint8_t kUntagged = driver::kResidencyTags;
 
   void add(uint8_t tag) {
     all_.add();
@@ -28,10 +28,10 @@ class ResidentBlocks {
     all_.peak = all_.now;
     for (Level& each : by_tag_) each.peak = each.now;
   }
-  void tell(Totals& totals) const {
+  void tell(driver::DeviceTotals& totals) const {
     totals.device_bytes = all_.now * kBlockBytes;
     totals.device_peak_bytes = all_.peak * kBlockBytes;
-    for (uint32_t tag = 0; tag < kTags; ++tag) {
+    for (uint32_t tag = 0; tag < driver::kResidencyTags; ++tag) {
       totals.tag_bytes[tag] = by_tag_[tag].now * kBlockBytes;
       totals.tag_peak_bytes[tag] = by_tag_[tag].peak * kBlockBytes;
     }
@@ -42,7 +42,7 @@ class ResidentBlocks {
     uint32_t now = 0, peak = 0;
     void add() { peak = std::max(peak, ++now); }
   };
-  Level all_, by_tag_[kTags + 1];  // the last: kUntagged
+  Level all_, by_tag_[driver::kResidencyTags + 1];  // the last: kUntagged
 };
 
-}  // namespace um::emulated
+}  // namespace um::devices

@@ -1,5 +1,6 @@
-// What only the emulated device can do, beside the driver functions it fills: open with a capacity, touch in order,
-// pin, events, failure injection. A GPU's are `kSilent`: they do nothing, so that nobody asks whether there are any.
+// The second seam beside the driver table: functions that a device of our own fills, because a GPU's driver has none of
+// the kind (open with a capacity, touch in order, pin, events, failure injection), and by which the virtual time of
+// simulated GPUs is driven. CUDA's are `kSilentHooks`, which do nothing, so that no caller asks whether there are any.
 #pragma once
 
 #include <cstddef>
@@ -9,28 +10,28 @@
 #include "um/model.h"
 #include "umadvise.h"
 
-namespace um::emulated {
+namespace um::driver {
 
 // Whether an event is that a block got or lost its device copy. Each one is told, in order, whatever else is.
-enum class Change : uint8_t { none, arrived, left };
+enum class ResidencyChange : uint8_t { none, arrived, left };
 
 // One thing the page machinery did. `address` is the faulting address, the touched one, or the block's start; where
 // `change` is not none, nothing but it, `address` and `context` is given.
-struct Event {
+struct DeviceEvent {
   int64_t start_ns, duration_ns;
   uint64_t address, bytes;
-  uint64_t context;  // Hooks::set_context at the time
+  uint64_t context;  // DeviceHooks::set_context at the time
   um_event_kind kind;
   Cause cause;
   bool write, unordered, first_touch;
-  Change change;
+  ResidencyChange change;
 };
 
 // Ranges may carry one of these many tags, so that what is on the device can be told apart by it.
-inline constexpr uint32_t kTags = 8;
+inline constexpr uint32_t kResidencyTags = 8;
 
 // How long threads stood still for managed memory.
-struct Stood {
+struct StallTimes {
   int64_t first_touch_ns, migration_ns,
       room_ns;          // for faults: that found nothing to copy, the others, what they evicted
   int64_t prefetch_ns;  // for what was prefetched and had not come
@@ -38,18 +39,18 @@ struct Stood {
   int64_t fault_ns() const { return first_touch_ns + migration_ns + room_ns; }
 };
 
-struct Totals {
+struct DeviceTotals {
   Counters model;
   int64_t unordered_faults;
-  Stood stood;
+  StallTimes stood;
   uint64_t device_bytes, host_bytes;  // taken now, by all kinds of memory; what has a handle counts mapped or not
   uint64_t device_peak_bytes;         // the most there ever was, since the last reset_peaks
-  uint64_t tag_bytes[kTags], tag_peak_bytes[kTags];  // the same by tag, without what has none
-  int64_t silent_writes;                             // to memory that is mapped read-only; each once a block
+  uint64_t tag_bytes[kResidencyTags], tag_peak_bytes[kResidencyTags];  // the same by tag, without what has none
+  int64_t silent_writes;  // to memory that is mapped read-only; each once a block
 };
 
-using Describer = void (*)(uint64_t address, char* text, size_t text_bytes);
-using Owner = bool (*)(uint64_t address, bool write);
+using AccessDescriber = void (*)(uint64_t address, char* text, size_t text_bytes);
+using AccessOwner = bool (*)(uint64_t address, bool write);
 
 // A function of any kind that does nothing.
 inline constexpr struct {
@@ -61,7 +62,7 @@ inline constexpr struct {
   }
 } kNothing;
 
-struct Hooks {
+struct DeviceHooks {
   // Opens a device and gives it the next ordinal (for cuDeviceGet). UM_OK, or a code with the message in `message`.
   um_status (*open)(const um_emulated_options* options, int32_t* ordinal, char* message,
                     uint64_t message_bytes) = kNothing;
@@ -79,8 +80,8 @@ struct Hooks {
   void (*residency)(int32_t ordinal, uint64_t address, uint64_t bytes, uint64_t* device_blocks,
                     uint64_t* host_blocks) = kNothing;
 
-  // From now on whatever of [address, address + bytes) is on the device counts for `tag`, which is below kTags; whole
-  // blocks of this device, until they are freed.
+  // From now on whatever of [address, address + bytes) is on the device counts for `tag`, which is below
+  // kResidencyTags; whole blocks of this device, until they are freed.
   void (*tag)(int32_t ordinal, uint64_t address, uint64_t bytes, uint32_t tag) = kNothing;
   // The peaks of device_bytes and tag_bytes start again from what is there now.
   void (*reset_peaks)(int32_t ordinal) = kNothing;
@@ -90,10 +91,10 @@ struct Hooks {
   // Events: off at the start. `pending` takes no lock.
   void (*record)(int32_t ordinal, bool on) = kNothing;
   bool (*pending)(int32_t ordinal) = kNothing;
-  uint64_t (*drain)(int32_t ordinal, Event* out, uint64_t capacity) = kNothing;
+  uint64_t (*drain)(int32_t ordinal, DeviceEvent* out, uint64_t capacity) = kNothing;
   uint64_t (*dropped)(int32_t ordinal) = kNothing;
-  void (*totals)(int32_t ordinal, Totals* out) = kNothing;
-  void (*stood)(int32_t ordinal, Stood* out) = kNothing;
+  void (*totals)(int32_t ordinal, DeviceTotals* out) = kNothing;
+  void (*stood)(int32_t ordinal, StallTimes* out) = kNothing;
 
   uint64_t (*calls)(int32_t ordinal, const char* function) = kNothing;
   bool (*fail)(int32_t ordinal, const char* function, uint64_t nth) = kNothing;  // false: no such function
@@ -115,14 +116,14 @@ struct Hooks {
   bool (*veil)(int32_t ordinal, uint64_t address, uint64_t bytes, bool veiled) = kNothing;
   // Who answers for reserved memory: called in a thread of its own while the one that made an access that no mapping
   // allows waits; true: it is allowed now. That thread must not hold a lock that the owner takes. nullptr: nobody.
-  void (*set_owner)(Owner owner) = kNothing;
+  void (*set_owner)(AccessOwner owner) = kNothing;
   // While on, the owner is also called before the device serves a fault on managed memory, which is served whatever the
   // owner answers: it evicts other pages first where a budget is full.
   void (*announce_faults)(int32_t ordinal, bool on) = kNothing;
 
   // Who can tell what a fatal access was about: writes one line's end, such as a tensor's name, to `text`. Called in
   // the signal handler, whatever locks the thread holds; nullptr: nobody.
-  void (*set_describer)(Describer describer) = kNothing;
+  void (*set_describer)(AccessDescriber describer) = kNothing;
 
   // What holds for the device, as far as the engine minds.
   bool in_host = false;  // kernels run in the thread that asks for them, on memory that the CPU may use too
@@ -131,12 +132,6 @@ struct Hooks {
 };
 
 // Of a device that tells nothing beside what its driver does.
-inline constexpr Hooks kSilent{};
+inline constexpr DeviceHooks kSilentHooks{};
 
-// All memory of all emulated devices lies in one reserved range: [range_begin, range_end).
-uint64_t range_begin();
-uint64_t range_end();
-// True in a process forked from one that used an emulated device: nothing of ours is mapped there.
-bool forked();
-
-}  // namespace um::emulated
+}  // namespace um::driver
