@@ -42,8 +42,8 @@ class Cell:
     driven: int | None = None
 
 
-def compare(program: Program) -> dict[str, Any]:
-    """Runs it plain and under each policy; what the table and the test want to know."""
+def compare(program: Program, policies: tuple[str, ...] = POLICIES) -> dict[str, Any]:
+    """Runs it plain, resident and under the other policies; what the table and the test want to know."""
     plain = run(program)
     if plain.code != 0 or len(plain.told) < 2:
         raise AssertionError(f"plain PyTorch cannot run it: {plain.errors}")
@@ -53,7 +53,7 @@ def compare(program: Program) -> dict[str, Any]:
     if resident.profile is not None:
         found["needed_bytes"] = resident.needed_bytes
         budget_bytes = round(PART * resident.needed_bytes) // BLOCK_BYTES * BLOCK_BYTES
-        for policy in POLICIES[1:]:
+        for policy in policies[1:]:
             ran = run(program, policy, budget_bytes)
             cell = judge(ran, plain, budget_bytes=budget_bytes)
             cells[policy] = _advised(program, policy, ran, plain) or cell if cell.verdict == "one op" else cell
