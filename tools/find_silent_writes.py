@@ -6,7 +6,7 @@ torch's own databases of operators, modules and optimizers give samples; the pat
 shell. Every operator that a sample comes down to, in backward too, is run once more for each argument that it does not
 say it writes, with that argument's memory mapped read-only: an operator that writes there, be it the bytes that are
 there already, kills the child process in which it runs, and is listed. What the reviewed list has
-(umadvise/recording/operators.py, SILENT_WRITES) is left out without --reviewed-too. Only CPU kernels for float32 are
+(umadvise/_hooks/operator_lists.h, kSilentWrites) is left out without --reviewed-too. Only CPU kernels for float32 are
 seen, and only those of strided tensors. The exit status is 3 where something was found.
 """
 

@@ -14,47 +14,6 @@
 namespace um::hooks {
 namespace {
 
-// Operators whose schemas do not say how they access memory (torch 2.9 to 2.13,
-// aten/src/ATen/native/native_functions.yaml).
-constexpr std::array<std::string_view, 7> kCreations = {
-    "aten::empty",     "aten::empty_like",        "aten::empty_strided", "aten::empty_permuted",
-    "aten::new_empty", "aten::new_empty_strided", "aten::set_"};
-// These copy all bytes of their storage, also beyond the tensor, to a larger storage.
-constexpr std::array<std::string_view, 2> kResizes = {"aten::resize_", "aten::resize_as_"};
-constexpr std::array<std::string_view, 9> kUnannotatedBystanders = {
-    "aten::_unsafe_view",      "aten::unsafe_split",  "aten::unsafe_split_with_sizes",
-    "aten::_fused_sdp_choice", "aten::is_same_size",  "aten::is_pinned",
-    "aten::is_set_to",         "aten::record_stream", "aten::_has_same_storage_numel"};
-// These read only the shape of their `self`.
-constexpr std::array<std::string_view, 9> kShapeReaders = {"aten::ones_like", "aten::zeros_like", "aten::full_like",
-                                                           "aten::rand_like", "aten::randn_like", "aten::randint_like",
-                                                           "aten::new_zeros", "aten::new_ones",   "aten::new_full"};
-
-struct SilentWrite {
-  std::string_view op, argument;
-  Write write;
-};
-constexpr std::array<SilentWrite, 17> kSilentWrites = {{
-    {"aten::native_batch_norm", "running_mean", Write::when_training},
-    {"aten::native_batch_norm", "running_var", Write::when_training},
-    {"aten::cudnn_batch_norm", "running_mean", Write::when_training},
-    {"aten::cudnn_batch_norm", "running_var", Write::when_training},
-    {"aten::miopen_batch_norm", "running_mean", Write::when_training},
-    {"aten::miopen_batch_norm", "running_var", Write::when_training},
-    {"aten::batch_norm_update_stats", "running_mean", Write::always},
-    {"aten::batch_norm_update_stats", "running_var", Write::always},
-    {"aten::batch_norm_gather_stats", "running_mean", Write::always},
-    {"aten::batch_norm_gather_stats", "running_var", Write::always},
-    {"aten::batch_norm_gather_stats_with_counts", "running_mean", Write::always},
-    {"aten::batch_norm_gather_stats_with_counts", "running_var", Write::always},
-    {"aten::_cudnn_rnn", "dropout_state", Write::when_training},  // a generator's state, which advances
-    {"aten::miopen_rnn", "dropout_state", Write::when_training},
-    // The backward passes of the next three use a buffer of the forward pass as workspace.
-    {"aten::mkldnn_rnn_layer_backward", "workspace", Write::always},
-    {"aten::_cudnn_rnn_backward", "reserve", Write::always},
-    {"aten::miopen_rnn_backward", "reserve", Write::always},
-}};
-
 bool may_hold_tensors(const c10::Type& type) {
   switch (type.kind()) {
     case c10::TypeKind::TensorType:
@@ -107,9 +66,8 @@ Kind kind_of(const c10::OperatorHandle& op) {
   return contains(kUnannotatedBystanders, name) ? Kind::untouching : Kind::operation;
 }
 
-// Schemas of c10d have no aliases, but their arguments have telling names.
 bool is_read_by_collective(std::string_view op, const c10::Argument& argument) {
-  return op == "c10d::send" || op == "c10d::barrier" || argument.name().rfind("input", 0) == 0;
+  return contains(kReadingCollectives, op) || argument.name().rfind("input", 0) == 0;
 }
 
 Write write_of(std::string_view op, const c10::Argument& argument) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nested_history.h"
+#include "operator_lists.h"
 #include "split.h"
 
 namespace um::hooks {
@@ -16,8 +17,6 @@ enum class Kind : uint8_t {
   creation,    // allocates memory and touches no byte
   operation,   // reads and writes
 };
-
-enum class Write : uint8_t { never, always, when_training };
 
 struct TensorArgument {
   uint32_t index;

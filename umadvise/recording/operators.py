@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from umadvise._hooks.operator_lists import operators, silent_writes
 from umadvise.recording.dry.op_class import op_class_of
 from umadvise.recording.dry.write_only import WRITE_ONLY
 from umadvise.records.trace import Access, OpClass
@@ -21,33 +22,13 @@ def _aten(*names: str) -> frozenset[str]:
     return frozenset(f"aten::{name}" for name in names)
 
 
-# Operators whose schemas do not say what they do to memory, by name without overload (torch 2.9 to 2.13,
-# aten/src/ATen/native/native_functions.yaml).
-CREATIONS = _aten(
-    *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "set_"),
-)
-# They copy what their storage holds, beyond the tensor too, to where it is larger.
-RESIZES = _aten("resize_", "resize_as_")
-UNANNOTATED_BYSTANDERS = _aten(
-    *("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "_fused_sdp_choice", "_has_same_storage_numel"),
-    *("is_same_size", "is_pinned", "is_set_to", "record_stream"),
-)
-# Their `self` gives a shape, no values.
-SHAPE_READERS = _aten(
-    *("ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like"),
-    *("new_zeros", "new_ones", "new_full"),
-)
-_STATISTICS = ("running_mean", "running_var")
-SILENT_WRITES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_aten("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), _STATISTICS),
-    **dict.fromkeys(_aten("batch_norm_update_stats", "batch_norm_gather_stats"), _STATISTICS),
-    "aten::batch_norm_gather_stats_with_counts": _STATISTICS,
-    **dict.fromkeys(_aten("_cudnn_rnn", "miopen_rnn"), ("dropout_state",)),  # a generator's state, which advances
-    "aten::mkldnn_rnn_layer_backward": ("workspace",),  # their backward works in what forward left
-    "aten::_cudnn_rnn_backward": ("reserve",),
-    "aten::miopen_rnn_backward": ("reserve",),
-}
-_TRAINING = ("training", "train")  # what the argument is called that says whether the first of these write
+CREATIONS = operators("kCreations")
+RESIZES = operators("kResizes")
+UNANNOTATED_BYSTANDERS = operators("kUnannotatedBystanders")
+SHAPE_READERS = operators("kShapeReaders")
+READING_COLLECTIVES = operators("kReadingCollectives")
+SILENT_WRITES = silent_writes()
+_TRAINING = ("training", "train")  # what the argument is called that says whether an op trains
 # The host waits for what they compute: a value, or the size of a result (torch/csrc/autograd/python_variable_indexing
 # and the CUDA kernels of these, which all end in a copy to the host).
 HOST_TOUCHES = _aten(
@@ -184,14 +165,18 @@ def _tensor_arguments(schema: torch._C.FunctionSchema, believed: bool) -> list[T
             continue
         if index == 1 and schema.name in RESIZES:  # a shape
             continue
-        silent = argument.name in SILENT_WRITES.get(schema.name, ())
+        silent = SILENT_WRITES.get(schema.name, {}).get(argument.name)
         if argument.name in overwritten:
             flags = _OVERWRITES
+        elif _is_read_by_collective(schema.name, argument.name):
+            flags = Access.READ
         elif silent or not believed or (argument.alias_info is not None and argument.alias_info.is_write):
             flags = _CHANGES
         else:
             flags = Access.READ
-        conditional = silent and not schema.name.endswith("_backward")
-        training = conditional and any(each.name in _TRAINING for each in schema.arguments)
-        found.append(TensorArgument(index, argument.name, flags, training))
+        found.append(TensorArgument(index, argument.name, flags, only_in_training=silent == "when_training"))
     return found
+
+
+def _is_read_by_collective(op: str, argument: str) -> bool:
+    return op in READING_COLLECTIVES or (op.startswith("c10d::") and argument.startswith("input"))
