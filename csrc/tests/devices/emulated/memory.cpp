@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "devices/emulated/layout.h"
 #include "devices/emulated/mapper.h"
 #include "emulated_device.h"
 
