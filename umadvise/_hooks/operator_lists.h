@@ -1,4 +1,4 @@
-// What torch's operators do to memory where their schemas do not say so (torch 2.9 to 2.15,
+// The operators of torch whose schemas do not say what they do to memory (torch 2.9 to 2.15,
 // aten/src/ATen/native/native_functions.yaml). operator_info.cpp applies the lists. operator_lists.py reads them for
 // recorders, which also run where nothing has been compiled: each list is an array of strings or of rows of
 // SilentWrite.
