@@ -16,7 +16,7 @@ import torch
 from umadvise._hooks import loader
 from umadvise.errors import HooksUnavailableError
 
-SOURCE_COUNT = len(list(Path(loader.__file__).parent.glob("*.cpp")))
+UNIT_COUNT = min(os.cpu_count() or 1, 4)  # four: loader._MOST_UNITS
 
 
 class FakeCompiler:
@@ -54,7 +54,7 @@ def test_it_compiles_once_and_says_so(
     assert (captured.err, captured.out) == ("", "")
     assert first == second
     assert first.read_text() == "built\n"
-    assert len(compiler.calls()) == SOURCE_COUNT + 1  # each source, and one link
+    assert len(compiler.calls()) == UNIT_COUNT + 1  # each unit, and one link
 
 
 @pytest.mark.usefixtures("compiler")
@@ -86,7 +86,7 @@ def test_it_says_that_it_waits_for_another_compilation(
         while not caplog.messages:
             assert not second.done()
         assert caplog.messages == [f"waiting for another process that compiles the torch extension in {first.parent}"]
-        assert len(compiler.calls()) == SOURCE_COUNT + 1
+        assert len(compiler.calls()) == UNIT_COUNT + 1
         fcntl.flock(held, fcntl.LOCK_UN)
         assert second.result(60) == first
 
@@ -113,7 +113,7 @@ def test_concurrent_first_uses_compile_once(compiler: FakeCompiler) -> None:
     with ThreadPoolExecutor(4) as pool:
         libraries = [future.result() for future in [pool.submit(use) for _ in range(4)]]
     assert len(set(libraries)) == 1
-    assert len(compiler.calls()) == SOURCE_COUNT + 1
+    assert len(compiler.calls()) == UNIT_COUNT + 1
 
 
 def test_another_compiler_or_other_flags_build_again(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_another_compiler_or_other_flags_build_again(compiler: FakeCompiler, mon
     monkeypatch.setenv("CXX", f"{compiler.path} -march=native")
     second = loader.compiled_library()
     assert first != second
-    assert all("-march=native" in call for call in compiler.calls()[SOURCE_COUNT + 1 :])
+    assert all("-march=native" in call for call in compiler.calls()[UNIT_COUNT + 1 :])
 
 
 def test_no_compiler_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_where_nothing_can_be_kept_each_process_compiles(
     assert not library.is_relative_to(tmp_path)
     assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
     assert "each process compiles it again" in caplog.text
-    assert len(compiler.calls()) == SOURCE_COUNT + 1
+    assert len(compiler.calls()) == UNIT_COUNT + 1
 
 
 @pytest.mark.parametrize(("variables"), [{}, {"XDG_CACHE_HOME": "x" * 300}, {"XDG_CACHE_HOME": "/" + "x" * 300}])
@@ -268,7 +268,7 @@ def test_code_that_others_may_have_written_is_not_loaded(
         return
     assert loader.compiled_library().read_text() == "built\n"
     assert "code is not loaded from where others may have written it" in caplog.text
-    assert len(compiler.calls()) == 2 * (SOURCE_COUNT + 1)
+    assert len(compiler.calls()) == 2 * (UNIT_COUNT + 1)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -311,3 +311,15 @@ def test_what_one_machine_compiled_is_found_on_another(
     monkeypatch.setattr(loader, "_SOURCE_DIRECTORY", wrong)
     monkeypatch.setattr(loader, "core_headers", lambda: Path("csrc/include").resolve())
     assert loader.build_name(here) != built.parent.name.rpartition("-")[0]
+
+
+def test_each_source_is_in_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = sorted(Path(loader.__file__).parent.glob("*.cpp"))
+    for cores in (1, 3, 64, None):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        units = loader._units(tmp_path)
+        assert len(units) == min(cores or 1, 4)
+        parts = [[Path(line.split('"')[1]) for line in unit.read_text().splitlines()] for unit in units]
+        assert sorted(source for part in parts for source in part) == sources
+        bytes_ = [sum(source.stat().st_size for source in part) for part in parts]
+        assert max(bytes_) < 1.5 * min(bytes_)
