@@ -22,8 +22,7 @@ pytestmark = pytest.mark.long
 
 MIB = 1 << 20
 STAGES = ["probes", "driver_costs", "touches", "device", "overhead", "page_locked", "tokens", "tests", "bert"]
-STAGES += ["resnet_256", "bert_16"]
-STAGES += ["eviction", "resnet", "bert_32", "vit_giant", "bert_managed"]
+STAGES += ["resnet_256", "bert_16", "eviction", "resnet", "bert_32", "vit_giant", "bert_managed"]
 # Not this environment's Python, which finds umadvise in the checkout, wherever it runs.
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 BROUGHT = ("msgspec", "rich")

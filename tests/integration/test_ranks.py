@@ -31,7 +31,8 @@ SAMPLE = [
 ALL = [f"{strategy} {network} {policy}" for strategy in STRATEGIES for network in NETWORKS for policy in POLICIES]
 KINDS = ("left", "calls", "variants", "checkpoint", "flat", "stages")
 OTHERS = [f"{kind} {policy}" for kind in KINDS for policy in ("swap", "advise")]
-OTHERS = OTHERS if FULL else [*OTHERS[::4], *OTHERS[3::4]]  # each kind once, with the two policies in turn
+if not FULL:  # each kind once, with the two policies in turn
+    OTHERS = [case for index, case in enumerate(OTHERS) if index % 4 in (0, 3)]
 PROGRAMS = Path(__file__).with_name("rank_programs.py")
 
 

@@ -52,11 +52,10 @@ def test_writes_are_found() -> None:
 
 def test_the_lists_name_operators_and_arguments_of_torch() -> None:
     for op, arguments in SILENT_WRITES.items():
-        schemas = [getattr(torch.ops.aten, op.removeprefix("aten::")).default._schema]
-        assert {*arguments} <= {each.name for schema in schemas for each in schema.arguments}, op
+        schema = getattr(torch.ops.aten, op.removeprefix("aten::")).default._schema
+        assert {*arguments} <= {each.name for each in schema.arguments}, op
     for op in CREATIONS | RESIZES | UNANNOTATED_BYSTANDERS | SHAPE_READERS:
         assert getattr(torch.ops.aten, op.removeprefix("aten::")).overloads(), op
-    assert {len(CREATIONS), len(SHAPE_READERS)} == {7, 9}
 
 
 def test_collectives_write_what_they_do_not_read() -> None:

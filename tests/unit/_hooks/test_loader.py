@@ -16,7 +16,7 @@ import torch
 from umadvise._hooks import loader
 from umadvise.errors import HooksUnavailableError
 
-UNIT_COUNT = min(os.cpu_count() or 1, 4)  # four: loader._MOST_UNITS
+UNIT_COUNT = min(os.cpu_count() or 1, 2)
 
 
 class FakeCompiler:
@@ -318,7 +318,7 @@ def test_each_source_is_in_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for cores in (1, 3, 64, None):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         units = loader._units(tmp_path)
-        assert len(units) == min(cores or 1, 4)
+        assert len(units) == min(cores or 1, 2)
         parts = [[Path(line.split('"')[1]) for line in unit.read_text().splitlines()] for unit in units]
         assert sorted(source for part in parts for source in part) == sources
         bytes_ = [sum(source.stat().st_size for source in part) for part in parts]
