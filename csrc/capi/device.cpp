@@ -205,8 +205,11 @@ um_status um_convert(um_device* device, const um_conversion* conversion, um_conv
   });
 }
 
-um_status um_export(const void* address) {
-  return guarded([&] { um::Exports::add(address); });
+um_status um_export(const void* address, const void** present) {
+  return guarded([&] {
+    const uint64_t held = um::Exports::add(address);
+    if (present != nullptr) *present = reinterpret_cast<const void*>(held);
+  });
 }
 
 um_status um_export_lasting(const void* address) {

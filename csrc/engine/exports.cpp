@@ -16,10 +16,12 @@ uint64_t page_bytes(const Block& block) { return Budget::spanned_bytes(block.add
 
 }  // namespace
 
-void Exports::add(const void* address) {
+uint64_t Exports::add(const void* address) {
   const um_device::Found found = um_device::find_range(address, 0);
+  const uint64_t offset_bytes = address_of(address) - found.block->address;
   found.device->exports.hold(found.block, false);
   ++notes(*found.block).exports;
+  return found.block->address + offset_bytes;
 }
 
 void Exports::add_lasting(const void* address) {

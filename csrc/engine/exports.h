@@ -18,7 +18,8 @@ class Exports {
   explicit Exports(um_device& device) : device_(device) {}
 
   // These functions take the lock, and throw um::Error.
-  static void add(const void* address);
+  // Returns the present address of the same byte, because becoming resident may move the allocation.
+  static uint64_t add(const void* address);
   static void add_lasting(const void* address);
   static void release(const void* address);
   // Returns the address that the allocation shows for life in place of this one. It is compared with others, so nothing

@@ -196,8 +196,10 @@ UM_API um_status um_stream_uses(const void* address, void* stream);
 UM_API um_status um_memory_trim(um_device* device);
 /* The doors of the emulated device: the whole allocation becomes resident, writable and pinned, so that the kernel
  * (write(2), read(2)) and foreign code may use its address, until as many releases or its free. UM_OUT_OF_DEVICE_MEMORY
- * when it, or what is pinned already, does not fit. On CUDA only for chunked memory: UM_UNSUPPORTED for other. */
-UM_API um_status um_export(const void* address);
+ * when it, or what is pinned already, does not fit. On CUDA only for chunked memory: UM_UNSUPPORTED for other.
+ * `present` receives the address that the same byte has from now on, because becoming resident may move the allocation;
+ * NULL: the caller does not ask. The release takes the present address. */
+UM_API um_status um_export(const void* address, const void** present);
 UM_API um_status um_export_release(const void* address);
 /* An export whose end nobody sees (data_ptr(), DLPack): it lasts until the allocation is freed, or until an op, an
  * allocation or another export finds no room. Then those that were asked for longest ago give way, when the device has

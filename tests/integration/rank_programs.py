@@ -172,7 +172,8 @@ def train(strategy: str, network: str, steps: int = STEPS, **session: Any) -> tu
             losses.append(loss.item().hex())
         if um:
             swaps, counters = um.swap_counters(), um.counters()
-            names = {each.name: each.role for each in umadvise.torch_seam.runtime.current().device.allocations()}
+            allocations = umadvise.torch_seam.runtime.current().device.allocations()
+            names = {each.name for each in allocations}
             seen = {
                 "rung": um.rung,
                 "swap_ins": swaps.swap_ins,
@@ -180,6 +181,7 @@ def train(strategy: str, network: str, steps: int = STEPS, **session: Any) -> tu
                 "peak_bytes": um.memory_stats().requested_peak_bytes,
                 "chunks_peak_bytes": swaps.used_peak_bytes,
                 "names": sorted(name for name in names if name),
+                "held": sum(each.exports > 0 for each in allocations),
             }
     digest = hashlib.sha256()
     for parameter in model.parameters():

@@ -84,6 +84,7 @@ def test_bits_are_those_without_a_session(case: str, trained: dict[str, list[dic
     strategy, _, policy = case.split()
     for rank in trained[case]:
         assert rank["equal"], rank
+        assert rank["held"] == 0, "collectives have ended, and still pin what they were given"
         if policy == "swap":
             assert rank["swap_ins"] > 0
             assert rank["chunks_peak_bytes"] <= rank["budget_bytes"]

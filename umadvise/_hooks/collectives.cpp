@@ -20,11 +20,10 @@
 #include <vector>
 
 #include "accesses.h"
-#include "cuda_streams.h"
 #include "errors.h"
-#include "hooks.h"
 #include "interposer.h"
 #include "remedies.h"
+#include "storage_exports.h"
 
 namespace um::hooks {
 namespace {
@@ -37,62 +36,7 @@ using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 constexpr DispatchKey kCollectivesKey = DispatchKey::BackendSelect;
 constexpr DispatchKeySet kBelowCollectives{DispatchKeySet::FULL_AFTER, kCollectivesKey};
 
-// Pins allocations, and keeps their storages alive, until it ends.
-class Lease {
- public:
-  Lease() = default;
-  ~Lease() { end(); }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-
-  bool empty() const { return held_.empty(); }
-
-  // Returns UM_OUT_OF_DEVICE_MEMORY if the tensor does not fit.
-  um_status take(const c10::TensorImpl& tensor) {
-    c10::StorageImpl* const storage = storage_of_ours(tensor);
-    const auto is_it = [&](const Held& each) { return each.storage.unsafeGetStorageImpl() == storage; };
-    if (storage == nullptr || std::any_of(held_.begin(), held_.end(), is_it)) return UM_OK;
-    held_.reserve(held_.size() + 1);
-    for (;;) {  // outside of ops another thread's allocation may move it
-      const void* const address = address_of(*storage);
-      const um_status status = um_export(address);
-      if (address != address_of(*storage)) {
-        if (status == UM_OK) um_export_release(address);
-        continue;
-      }
-      if (status == UM_UNSUPPORTED) return UM_OK;  // on a GPU, which uses it wherever it lies
-      um_allocation found{};
-      if (status == UM_OK && um_allocation_at(address, &found) == UM_OK)
-        held_.push_back({tensor.storage(), address, found.serial});
-      return status;
-    }
-  }
-
-  // On a GPU the current stream runs after the work, so the next user of the memory waits for that stream.
-  void order_by_stream() const {
-    for (const Held& each : held_) {
-      const c10::Device device = each.storage.device();
-      if (device.is_cuda()) um_stream_uses(each.address, current_cuda_stream(device.index()));
-    }
-  }
-
-  void end() noexcept {
-    for (const Held& each : std::exchange(held_, {})) {
-      um_allocation found{};  // torch may have resized the storage meanwhile
-      if (um_allocation_at(each.address, &found) == UM_OK && found.serial == each.serial)
-        um_export_release(each.address);
-    }
-  }
-
- private:
-  struct Held {
-    c10::Storage storage;
-    const void* address;
-    uint64_t serial;
-  };
-  std::vector<Held> held_;
-};
-using SharedLease = std::shared_ptr<Lease>;
+using SharedExports = std::shared_ptr<StorageExports>;
 
 // Returns nullptr if the work cannot notify when it ends, such as gloo's sends and receives.
 FuturePtr future_of(c10d::Work& work) {
@@ -106,19 +50,19 @@ FuturePtr future_of(c10d::Work& work) {
 // The work that is running: `notifying_` reports its end, and `polled_` must be asked.
 class Going {
  public:
-  void follow(const WorkPtr& work, const SharedLease& lease) {
+  void follow(const WorkPtr& work, const SharedExports& exports) {
     const FuturePtr future = future_of(*work);
     {
       const std::lock_guard<std::mutex> lock(lock_);
       if (future) notifying_.push_back(future);
-      if (!future) polled_.emplace_back(work, lease);
+      if (!future) polled_.emplace_back(work, exports);
       polled_count_ = polled_.size();
     }
     if (!future) return;
-    future->addCallback([this, lease](c10::ivalue::Future& ended) {
+    future->addCallback([this, exports](c10::ivalue::Future& ended) {
       if (!interposes()) um_hooks_beside(1);  // the rest of this thread's callback may be the user's code
-      static_cast<void>(guarded([&] { lease->order_by_stream(); }));
-      lease->end();
+      static_cast<void>(guarded([&] { exports->note_current_streams(); }));
+      exports->end();
       const std::lock_guard<std::mutex> lock(lock_);
       ++ended_work;
       const auto is_it = [&](const FuturePtr& each) { return each.get() == &ended; };
@@ -130,7 +74,7 @@ class Going {
   // Forgets polled work that has completed, or that its user has dropped.
   void ask() {
     if (polled_count_.load(std::memory_order_relaxed) == 0) return;
-    std::vector<std::pair<WorkPtr, SharedLease>> ended;  // destroyed after the lock is released
+    std::vector<std::pair<WorkPtr, SharedExports>> ended;  // destroyed after the lock is released
     const std::lock_guard<std::mutex> lock(lock_);
     const auto goes_on = [](const auto& each) { return !each.first->isCompleted() && each.first.use_count() > 1; };
     const auto first = std::stable_partition(polled_.begin(), polled_.end(), goes_on);
@@ -154,7 +98,7 @@ class Going {
   std::mutex lock_;
   std::condition_variable some_ended_;
   std::vector<FuturePtr> notifying_;
-  std::vector<std::pair<WorkPtr, SharedLease>> polled_;
+  std::vector<std::pair<WorkPtr, SharedExports>> polled_;
   std::atomic<size_t> polled_count_{0};
 };
 
@@ -171,10 +115,10 @@ bool is_held_by_op(const c10::TensorImpl& tensor) {
 }
 
 // Returns false if some tensors do not fit; the others remain pinned until the op has ended.
-bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lease& lease) {
+bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, StorageExports& exports) {
   bool all = true;
   const auto take = [&](const c10::TensorImpl& tensor) {
-    const um_status status = request_with_remedies({kCollectiveOperand, nullptr}, [&] { return lease.take(tensor); });
+    const um_status status = request_with_remedies({kCollectiveOperand, nullptr}, [&] { return exports.add(tensor); });
     if (status == UM_OUT_OF_DEVICE_MEMORY && is_held_by_op(tensor)) {
       all = false;
     } else {
@@ -187,13 +131,13 @@ bool take_all(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Lea
 }
 
 void hold(const c10::OperatorHandle& op, DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto lease = std::make_shared<Lease>();
-  const bool all = take_all(op, *stack, *lease);
+  const auto exports = std::make_shared<StorageExports>();
+  const bool all = take_all(op, *stack, *exports);
   op.redispatchBoxed(keys & kBelowCollectives, stack);
-  if ((lease->empty() && all) || !stack->back().isObject()) return;
+  if ((exports->empty() && all) || !stack->back().isObject()) return;
   const WorkPtr work = stack->back().toCustomClass<c10d::Work>();
   if (!all) work->wait();
-  if (!lease->empty()) going().follow(work, lease);
+  if (!exports->empty()) going().follow(work, exports);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "hooks.h"
 #include "interposer.h"
 #include "python_tensors.h"
+#include "storage_exports.h"
 
 namespace um::hooks {
 namespace {
@@ -91,14 +92,13 @@ Tensors tensors_of(void* list) {
 class HeldStorages {
  public:
   explicit HeldStorages(uint32_t name) : name_(name) {}
-  ~HeldStorages() { release(); }
   HeldStorages(const HeldStorages&) = delete;
   HeldStorages& operator=(const HeldStorages&) = delete;
 
   // Holds nothing if it fails.
   um_status begin(const Tensors& given) {
     const um_status status = tell(given, Report::holds);
-    if (status != UM_OK) release();
+    if (status != UM_OK) exports_.end();
     return status;
   }
   // The call's tensors are on the device, so they are not refused. Its results need not fit at once, so each has an op
@@ -108,21 +108,10 @@ class HeldStorages {
     for (const auto& each : made) static_cast<void>(tell({each}, Report::made));
     return status;
   }
-  void release() noexcept {
-    for (const Export& each : std::exchange(exports_, {})) {
-      // If the storage has other memory now, the exports of the old memory have ended.
-      if (address_of(*each.storage.unsafeGetStorageImpl()) == each.address && um_owns(each.address) != 0) {
-        static_cast<void>(um_export_release(each.address));
-      }
-    }
-  }
+  void release() noexcept { exports_.end(); }
 
  private:
   enum class Report { holds, given, made };
-  struct Export {
-    c10::Storage storage;
-    const char* address;
-  };
 
   // Reports an op that writes all tensors.
   um_status tell(const Tensors& tensors, Report what) noexcept {
@@ -137,7 +126,8 @@ class HeldStorages {
         for (const c10::TensorImpl* part : parts) inputs.push_back({part, static_cast<uint32_t>(inputs.size()), true});
         OpenRegion region(begin_region({name_, inputs, at::GradMode::is_enabled()}));
         for (const c10::TensorImpl* part : parts) {
-          if (what == Report::holds) hold(*part);
+          // While the op with this tensor runs, the tensor does not move.
+          if (what == Report::holds) throw_as_torch(exports_.add(*part));
           if (what == Report::made) add_output(*part, region.made);
         }
       } catch (const c10::OutOfMemoryError& error) {
@@ -148,19 +138,8 @@ class HeldStorages {
     return failed != UM_OK ? failed : status;
   }
 
-  // Called while an op with this tensor runs, so that the tensor does not move meanwhile. Throws as torch does.
-  void hold(const c10::TensorImpl& tensor) {
-    c10::StorageImpl* const storage = storage_of_ours(tensor);
-    if (storage == nullptr) return;
-    exports_.push_back({tensor.storage(), address_of(*storage)});
-    const um_status status = um_export(exports_.back().address);
-    if (status == UM_OK) return;
-    exports_.pop_back();
-    if (status != UM_UNSUPPORTED) throw_as_torch(status);  // otherwise it does not move
-  }
-
   const uint32_t name_;
-  std::vector<Export> exports_;
+  StorageExports exports_;
 };
 
 void* raise(void* self, um_status status) {

@@ -66,7 +66,7 @@ def prefetch(address: int, size_bytes: int, *, to_host: bool = False, stream: in
 
 def export(address: int) -> None:
     """Pins the whole allocation at the address on the device, and makes it writable. On CUDA: chunked memory only."""
-    core_library().um_export(address)
+    core_library().um_export(address, None)
 
 
 def export_lasting(address: int) -> None:

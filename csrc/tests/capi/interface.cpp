@@ -315,8 +315,8 @@ TEST(exports_keep_memory_in_place_until_they_are_released) {
   unsigned char* data = device.allocate(4 * kMiB);
   std::memset(data, 9, 4 * kMiB);
   CHECK_OK(um_prefetch(data, 4 * kMiB, 1, nullptr));
-  CHECK_OK(um_export(data + 100));
-  CHECK_OK(um_export(data));
+  CHECK_OK(um_export(data + 100, nullptr));
+  CHECK_OK(um_export(data, nullptr));
   CHECK_EQ(Device::at(data).exports, 2u);
   unsigned char* other = device.allocate(8 * kMiB);
   std::memset(other, 1, 8 * kMiB);  // takes turns in the other half
@@ -331,16 +331,16 @@ TEST(exports_keep_memory_in_place_until_they_are_released) {
   close(ends[0]);
   close(ends[1]);
   CHECK_FAILS(UM_BAD_STATE, um_prefetch(data, 1, 1, nullptr));
-  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_export(other));
+  CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_export(other, nullptr));
   CHECK(says("8 MiB"));
   CHECK_OK(um_export_release(data));
   CHECK_OK(um_export_release(data));
   CHECK_FAILS(UM_BAD_STATE, um_export_release(data));
-  CHECK_OK(um_export(other));
+  CHECK_OK(um_export(other, nullptr));
   device.free(other);  // unpins
-  CHECK_OK(um_export(data));
+  CHECK_OK(um_export(data, nullptr));
   unsigned char* plain = device.allocate(100, kPlain);
-  CHECK_OK(um_export(plain));
+  CHECK_OK(um_export(plain, nullptr));
   CHECK_OK(um_export_release(plain));
 }
 
@@ -350,7 +350,7 @@ TEST(an_export_stays_where_it_is_when_what_shares_its_page_is_sent_away) {
   unsigned char* exported = device.allocate(1000);
   unsigned char* beside = device.allocate(1000);
   std::memset(exported, 9, 1000);
-  CHECK_OK(um_export(exported));
+  CHECK_OK(um_export(exported, nullptr));
   CHECK_OK(um_prefetch(beside, 1000, 1, nullptr));
   int ends[2];
   CHECK_EQ(pipe(ends), 0);

@@ -63,6 +63,25 @@ TEST(an_evicted_storage_returns_to_the_address_that_was_handed_out) {
   }
 }
 
+TEST(an_export_tells_where_the_storage_lies_now) {
+  Swapping device(4);
+  for (const bool is_evicted : {false, true}) {
+    Moving block = filled(device, kChunk, 1);
+    const unsigned char* const address = compared(block);
+    if (is_evicted) evict_all(device, 4);
+    const unsigned char* const before = block;
+    CHECK(before != address);
+    const void* present = nullptr;
+    CHECK_OK(um_export(before + 100, &present));
+    CHECK(block == address && present == address + 100);
+    CHECK_EQ(test::Device::at(address).exports, 1u);
+    CHECK_OK(um_export_release(present));
+    CHECK_EQ(test::Device::at(address).exports, 0u);
+    evict_all(device, 4);
+    device.expect(block, kChunk, 1);
+  }
+}
+
 TEST(residency_follows_a_storage_to_its_address) {
   Swapping device(4);
   um_events_enable(device, 1);

@@ -147,10 +147,10 @@ TEST(what_an_op_allocates_sends_nothing_of_its_own_away) {
 TEST(a_budget_leaves_exports_alone) {
   Device device(32 * kPage);
   unsigned char* exported = device.allocate(2 * kPage);
-  CHECK_OK(um_export(exported));
+  CHECK_OK(um_export(exported, nullptr));
   CHECK_OK(um_budget_set(device, kBudget));
   unsigned char* late = device.allocate(kPage);
-  CHECK_OK(um_export(late));
+  CHECK_OK(um_export(late, nullptr));
   unsigned char* others = device.allocate(6 * kPage);
   for (uint64_t page = 0; page < 6; ++page) device.op({write(others + page * kPage, kPage)});
   const int64_t before = device.counters().fault_groups;
@@ -159,7 +159,7 @@ TEST(a_budget_leaves_exports_alone) {
   CHECK_EQ(device.counters().fault_groups, before);
   CHECK_EQ(resident_pages(device), uint64_t{4});
   unsigned char* huge = device.allocate(8 * kPage);  // more than the budget, less than the device
-  CHECK_OK(um_export(huge));
+  CHECK_OK(um_export(huge, nullptr));
   for (uint64_t page = 0; page < 6; ++page) device.op({write(others + page * kPage, kPage)});
   const int64_t after = device.counters().fault_groups;
   std::memset(huge, 1, 8 * kPage);
@@ -242,7 +242,7 @@ TEST(an_export_that_fails_takes_nothing_of_the_budget) {
   CHECK_OK(um_budget_set(device, kBudget));
   device.op({write(others, 4 * kPage)});
   CHECK_OK(um_emulated_fail(device, "cuMemPrefetchAsync", 1));
-  CHECK_FAILS(UM_DRIVER_ERROR, um_export(wanted));
+  CHECK_FAILS(UM_DRIVER_ERROR, um_export(wanted, nullptr));
   CHECK_FAILS(UM_BAD_STATE, um_export_release(wanted));
   for (uint64_t page = 0; page < 8; ++page) device.op({write(others + page * kPage, kPage)});
   CHECK_EQ(resident_pages(device), uint64_t{4});
@@ -251,7 +251,7 @@ TEST(an_export_that_fails_takes_nothing_of_the_budget) {
 TEST(a_budget_that_exports_fill_holds_for_all_else) {
   Device device(32 * kPage);
   CHECK_OK(um_budget_set(device, kBudget));
-  CHECK_OK(um_export(device.allocate(4 * kPage)));
+  CHECK_OK(um_export(device.allocate(4 * kPage), nullptr));
   unsigned char* others = device.allocate(8 * kPage);
   for (int sweep = 0; sweep < 2; ++sweep) {
     for (uint64_t page = 0; page < 8; ++page) {

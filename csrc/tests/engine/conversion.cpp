@@ -94,7 +94,7 @@ TEST(what_is_exported_or_the_users_or_nobodys_stays) {
   const Moving users = device.filled(kChunk, advised(UM_ADVICE_ACCESSED_BY), 2);
   const Moving unused = device.allocate(kChunk, test::kParameter);
   const Moving moves = device.filled(kChunk, test::kParameter, 3);
-  CHECK_OK(um_export(exported));
+  CHECK_OK(um_export(exported, nullptr));
   const um_converted converted = device.convert(into(UM_MEMORY_CHUNKED, 1u << UM_ADVICE_NONE));
   CHECK_EQ(converted.moved, uint64_t{1});
   CHECK_EQ(converted.stayed, uint64_t{3});

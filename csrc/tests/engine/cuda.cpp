@@ -130,7 +130,7 @@ TEST(a_prefetch_moves_pages_and_an_export_is_no_matter_of_cuda) {
   CHECK_OK(um_prefetch(data, 4 * kPage, 0, nullptr));
   CHECK_EQ(pages_on_device(data, 4 * kPage), uint64_t{4});
   CHECK(test::holds(data, 5, 4 * kPage));
-  CHECK_FAILS(UM_UNSUPPORTED, um_export(data));
+  CHECK_FAILS(UM_UNSUPPORTED, um_export(data, nullptr));
 }
 
 TEST(streams_wait_for_each_other) {

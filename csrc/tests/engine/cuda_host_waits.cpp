@@ -117,7 +117,7 @@ TEST(an_exported_address_has_its_bytes_for_every_stream) {
   Stream side;
   test::Moving block = device.away(3);
   device.copies_are_late();
-  CHECK_OK(um_export(block));
+  CHECK_OK(um_export(block, nullptr));
   unsigned char* const at = block;
   device.launch(side, [=] { LatestMoment::wrong += !test::holds(at, 3, kChunk); });
   device.check_kernels();

@@ -194,7 +194,7 @@ TEST(an_exported_address_is_good_in_every_stream_until_it_is_given_back) {
   test::Moving block = device.chunks(2);
   device.fill(nullptr, block, 2 * kChunk, 5);
   for (int i = 0; i < 4; ++i) device.fill(nullptr, device.chunks(1), kChunk, 1);  // it leaves
-  CHECK_OK(um_export(block));
+  CHECK_OK(um_export(block, nullptr));
   device.launch(side, [=] { Cuda::wrong += !test::holds(block, 5, 2 * kChunk); });
   for (int i = 0; i < 4; ++i) device.fill(nullptr, device.chunks(1), kChunk, 1);
   device.launch(side, [=] { std::memset(block, 6, 2 * kChunk); });
@@ -203,7 +203,7 @@ TEST(an_exported_address_is_good_in_every_stream_until_it_is_given_back) {
   device.fill(nullptr, device.chunks(3), 3 * kChunk, 1);
   device.expect(nullptr, block, 2 * kChunk, 6);
   device.check_kernels();
-  CHECK_FAILS(UM_UNSUPPORTED, um_export(device.allocate(kChunk)));  // managed memory has none
+  CHECK_FAILS(UM_UNSUPPORTED, um_export(device.allocate(kChunk), nullptr));  // managed memory has none
 }
 
 TEST(a_lasting_export_gives_way_when_the_kernels_that_have_its_address_have_ended) {

@@ -107,8 +107,8 @@ TEST(what_was_ended_is_held_again_when_it_is_asked_for_again) {
 TEST(exports_with_an_end_and_what_the_op_uses_give_no_way) {
   Full device;
   for (size_t i = 0; i < 2; ++i) device.export_lasting(i);
-  CHECK_OK(um_export(device.blocks[1]));
-  CHECK_OK(um_export(device.blocks[2]));
+  CHECK_OK(um_export(device.blocks[1], nullptr));
+  CHECK_OK(um_export(device.blocks[2], nullptr));
   unsigned char* const third = device.blocks[2];
   test::Moving wanted = device.chunks(1);
   const um_access accesses[] = {read(device.blocks[0], kChunk), write(wanted, kChunk)};
@@ -120,7 +120,7 @@ TEST(exports_with_an_end_and_what_the_op_uses_give_no_way) {
   device.op({read(device.blocks[0], kChunk), write(wanted, kChunk)});
   CHECK_EQ(ended(device), uint64_t{1});
   CHECK(device.holds(0) && !device.holds(1));
-  CHECK_OK(um_export(device.blocks[1]));  // beside what was ended: now blocks[0] gives way
+  CHECK_OK(um_export(device.blocks[1], nullptr));  // beside what was ended: now blocks[0] gives way
   CHECK_EQ(Device::at(device.blocks[1]).exports, 2u);
   CHECK_OK(um_export_release(device.blocks[1]));
   CHECK_EQ(Device::at(device.blocks[1]).exports, 1u);
@@ -140,7 +140,7 @@ TEST(small_and_new_allocations_and_exports_get_room_too) {
   CHECK_OK(um_export_lasting(made));
   unsigned char* const at = made;
   device.free(device.blocks[2]);  // and its export with it
-  CHECK_OK(um_export(device.chunks(1)));
+  CHECK_OK(um_export(device.chunks(1), nullptr));
   CHECK_EQ(ended(device), uint64_t{2});
   CHECK(made == at);
   device.expect(device.blocks[0], kChunk, 0);
@@ -161,7 +161,7 @@ TEST(managed_memory_gives_way_to_newer_exports) {
   CHECK(count >= 2 && count < 6);
   for (size_t i = count; i < 6; ++i) CHECK(kernel.takes(blocks[i]));
   test::Moving large = device.allocate(10 * kMiB);
-  CHECK_OK(um_export(large));
+  CHECK_OK(um_export(large, nullptr));
   CHECK(ended(device) > count);
   CHECK_FAILS(UM_OUT_OF_DEVICE_MEMORY, um_export_lasting(device.allocate(18 * kMiB)));
   CHECK_EQ(ended(device), uint64_t{6});

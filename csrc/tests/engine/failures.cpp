@@ -104,7 +104,7 @@ class Session {
       std::vector<unsigned char> host(buffer.bytes, buffer.value), back(buffer.bytes);
       check(um_copy_from_host(buffer.data, host.data(), host.size()));  // the same value: right even when half done
       if (check(um_copy_to_host(back.data(), buffer.data, back.size()))) CHECK(back == host);
-      if (check(um_export(buffer.data))) CHECK_OK(um_export_release(buffer.data));
+      if (check(um_export(buffer.data, nullptr))) CHECK_OK(um_export_release(buffer.data));
       if (!plain) check(um_prefetch(buffer.data, buffer.bytes, 0, nullptr));
     }
     verify();

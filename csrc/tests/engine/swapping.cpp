@@ -294,7 +294,7 @@ TEST(exports_stay) {
   Swapping device(2);
   test::Moving block = device.chunks(1);
   device.fill(block, kChunk, 1);
-  CHECK_OK(um_export(block));
+  CHECK_OK(um_export(block, nullptr));
   for (int i = 0; i < 4; ++i) device.fill(device.chunks(1), kChunk, 2);
   CHECK(test::holds(block, 1, kChunk));
   std::memset(block, 6, kChunk);  // by somebody outside

@@ -151,7 +151,7 @@ class Session {
           CHECK(test::holds(host.data(), block.value, kBytes));
         return;
       case 5:
-        if (check(um_export(block.data))) {
+        if (check(um_export(block.data, nullptr))) {
           CHECK(test::holds(block.data, block.value, kBytes));
           CHECK_OK(um_export_release(block.data));
         }
