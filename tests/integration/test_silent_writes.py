@@ -7,6 +7,7 @@ import pytest
 import torch
 import warm_processes
 
+from umadvise._native.library import hooks_library
 from umadvise.recording.operators import (
     CREATIONS,
     RESIZES,
@@ -66,3 +67,39 @@ def test_collectives_write_what_they_do_not_read() -> None:
     assert written("send") == written("barrier") == set()
     assert written("allreduce_") == {"tensors", "sparse_indices"}
     assert written("_allgather_base_") == {"output_tensor"}
+
+
+def guarded(func: torch._ops.OpOverload) -> str:
+    """What the guard derives of an operator, as `um_hooks_operator` says it."""
+    overload = "" if func._overloadname == "default" else func._overloadname
+    text = hooks_library().um_hooks_operator(func._schema.name.encode(), overload.encode())
+    return "" if text is None else text.decode()
+
+
+def recorded(func: torch._ops.OpOverload) -> str:
+    """The same of what recorders derive, which run without a compiled extension."""
+    on = {backend: derive(func, backend.upper()) for backend in ("cpu", "cuda")}
+    info = on["cpu"]
+    happens = {
+        each.index: "when_training" if each.only_in_training else "write" if Access.WRITE in each.flags else "read"
+        for each in info.arguments
+    }
+    kind = " ".join([info.kind.name.lower(), *(backend for backend, its in on.items() if its.composite)])
+    return ": ".join([kind, *(happens.get(index, "nothing") for index in range(len(func._schema.arguments)))])
+
+
+def test_guard_and_recorders_derive_the_same_of_each_operator() -> None:
+    names = torch._C._dispatch_get_all_op_names()
+    differ, count = {}, 0
+    for name in names:
+        library, _, rest = name.partition("::")
+        op, _, overload = rest.partition(".")
+        try:
+            func = getattr(getattr(getattr(torch.ops, library), op), overload or "default")
+        except AttributeError:
+            continue
+        count += 1
+        if guarded(func).replace("shape", "nothing") != recorded(func):
+            differ[name] = guarded(func), recorded(func)
+    assert differ == {}
+    assert count > 0.9 * len(names)

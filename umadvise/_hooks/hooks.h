@@ -101,6 +101,11 @@ UM_API void um_hooks_phase_set(uint32_t phase);
 // ops belong to the module whose forward made their node.
 UM_API uint32_t um_hooks_module_set(uint32_t module);
 
+// Returns what the guard derives of an operator ("aten::add_", "Tensor"): its kind, "cpu" and "cuda" if it is composite
+// there, and for each argument ": " and what happens to its tensors: nothing, shape, read, write or when_training. NULL
+// if torch has no such operator. The string is the thread's until its next call.
+UM_API const char* um_hooks_operator(const char* name, const char* overload);
+
 // ---- compiled regions ---------------------------------------------------------------------------------------------
 // One run of a graph that torch.compile has compiled is one op: its kernels access memory by address, in no op of
 // torch. Objects are Python's, and these functions are called with Python's lock (ctypes.PyDLL).

@@ -4,11 +4,15 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "hooks.h"
 #include "umadvise.h"
 
 namespace um::hooks {
@@ -189,3 +193,21 @@ const OperatorInfo& operator_info(const c10::OperatorHandle& op) {
 }
 
 }  // namespace um::hooks
+
+const char* um_hooks_operator(const char* name, const char* overload) {
+  using um::hooks::OperatorInfo, um::hooks::TensorArgument;
+  constexpr std::array<const char*, 3> kKinds = {"untouching", "creation", "operation"};
+  constexpr std::array<const char*, 3> kWrites = {"read", "when_training", "write"};
+  thread_local std::string text;
+  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+  if (!op) return nullptr;
+  const OperatorInfo& info = um::hooks::operator_info(*op);
+  std::vector<std::string> arguments(info.argument_count, "nothing");
+  for (const uint32_t index : info.shapes) arguments[index] = "shape";
+  for (const TensorArgument& each : info.tensors) arguments[each.index] = kWrites[static_cast<size_t>(each.write)];
+  text = kKinds[static_cast<size_t>(info.kind)];
+  if (info.composite_on_cpu) text += " cpu";
+  if (info.composite_on_cuda) text += " cuda";
+  for (const std::string& each : arguments) text += ": " + each;
+  return text.c_str();
+}

@@ -5,9 +5,10 @@ Everything is asked once per operator and then kept: a recorder meets the same h
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from umadvise._hooks.operator_lists import operators, silent_writes
 from umadvise.recording.dry.op_class import op_class_of
@@ -69,7 +70,7 @@ class OperatorInfo:
     Attributes:
         name: full name with the overload, such as "aten::add_.Tensor".
         kind: whether the operator touches bytes, only makes memory, or does neither.
-        arguments: the arguments that may hold tensors, in the order of the schema.
+        arguments: the arguments whose tensors the op reads or writes, in the order of the schema.
         training_index: position of the argument that says whether the op trains (`training` or `train`); -1 where there
             is none.
         op_class: what limits the operator's speed.
@@ -103,10 +104,10 @@ def derive(func: torch._ops.OpOverload, backend: str = "CPU") -> OperatorInfo:
     base = schema.name
     name = full_name(schema)
     arguments = tuple(_tensor_arguments(schema, says_what_it_writes(func)))
-    returned = any("Tensor" in str(result.type) for result in schema.returns)
+    returned = any(_may_hold_tensors(result.type) for result in schema.returns)
     returns_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
     if base in CREATIONS:
-        kind = OpKind.CREATION
+        kind, arguments = OpKind.CREATION, ()
     elif base in RESIZES:
         kind = OpKind.OPERATION
     elif (
@@ -153,15 +154,28 @@ def says_what_it_writes(func: torch._ops.OpOverload) -> bool:
     return (
         schema.name.startswith("aten::")
         or any(each.alias_info is not None for each in (*schema.arguments, *schema.returns))
-        or (torch.Tag.pt2_compliant_tag in func.tags and not schema.name.endswith("_"))
+        or (torch.Tag.pt2_compliant_tag in _tags(schema) and not schema.name.endswith("_"))
     )
+
+
+def _tags(schema: torch._C.FunctionSchema) -> Collection[torch.Tag]:
+    """Returns the tags of the registration, because Python's operators have others in places (`torch._prims`)."""
+    import torch
+
+    _, _, tags = torch._C._get_operation_overload(schema.name, schema.overload_name)
+    return tags
+
+
+def _may_hold_tensors(type_: Any) -> bool:
+    kind = type_.kind()
+    return kind == "TensorType" or (kind in ("OptionalType", "ListType") and _may_hold_tensors(type_.getElementType()))
 
 
 def _tensor_arguments(schema: torch._C.FunctionSchema, believed: bool) -> list[TensorArgument]:
     overwritten = WRITE_ONLY.get(full_name(schema), ())
     found = []
     for index, argument in enumerate(schema.arguments):
-        if "Tensor" not in str(argument.type) or (index == 0 and schema.name in SHAPE_READERS):
+        if not _may_hold_tensors(argument.type) or (index == 0 and schema.name in SHAPE_READERS):
             continue
         if index == 1 and schema.name in RESIZES:  # a shape
             continue
