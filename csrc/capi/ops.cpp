@@ -1,4 +1,6 @@
 // The C ABI for ops, steps and what moves in them.
+#include <algorithm>
+
 #include "base/error.h"
 #include "capi/device.h"
 #include "engine/device.h"
@@ -6,6 +8,7 @@
 #include "engine/owners.h"
 #include "engine/step_sums.h"
 #include "memory/process.h"
+#include "memory/shared_chunks.h"
 #include "umadvise.h"
 
 using um::capi::alive;
@@ -171,6 +174,10 @@ int32_t um_repetition_call(um_device* device, uint64_t module, int32_t different
 
 um_status um_chunks_set(um_device* device, const um_chunk_options* options) {
   return guarded([&] { alive(device)->swapping.set(*given(options, "the options")); });
+}
+
+uint64_t um_chunk_share(uint64_t bytes, uint64_t chunk_bytes) {
+  return um::SharedChunks::share_of(bytes, std::max<uint64_t>(chunk_bytes, 1));
 }
 
 um_status um_program_add(um_device* device, const um_program* program, uint32_t* out_number) {

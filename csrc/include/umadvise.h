@@ -630,6 +630,9 @@ typedef struct um_chunk_options {
  * address (um_owners_set) and `small` does not say that they stay; those of half a chunk and less share chunks. What
  * has left lies in page-locked memory of the host. */
 UM_API um_status um_chunks_set(um_device* device, const um_chunk_options* options);
+/* Returns what an allocation takes of chunks: whole chunks if it is larger than half a chunk, else whole parts of one.
+ * A part is a 64th of a chunk, but at least 64 KiB. A chunk of 0 or 1 bytes counts bytes. */
+UM_API uint64_t um_chunk_share(uint64_t bytes, uint64_t chunk_bytes);
 
 /* One step that will come again and what is to be done in it. Everything is copied. */
 typedef struct um_program {

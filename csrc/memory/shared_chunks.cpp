@@ -21,7 +21,7 @@ SharedChunks::SharedChunks(ChunkRanges& ranges, Layout& layout, Fences& fences, 
       layout_(layout),
       fences_(fences),
       chunk_bytes_(chunk_bytes),
-      unit_bytes_(std::max(kLeastUnitBytes, chunk_bytes / SharedChunk::kMostUnits)),
+      unit_bytes_(unit_bytes_of(chunk_bytes)),
       units_(chunk_bytes / unit_bytes_) {}
 
 // ---- which part ----------------------------------------------------------------------------------------------

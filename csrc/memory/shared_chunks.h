@@ -21,6 +21,7 @@
 // Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -55,6 +56,10 @@ class SharedChunks {
   SharedChunks(const SharedChunks&) = delete;
   SharedChunks& operator=(const SharedChunks&) = delete;
 
+  // Returns the bytes that a storage takes of chunks: whole chunks, or a part of one.
+  static constexpr uint64_t share_of(uint64_t bytes, uint64_t chunk_bytes) {
+    return whole(bytes, bytes > chunk_bytes / 2 ? chunk_bytes : unit_bytes_of(chunk_bytes));
+  }
   // Returns the size of the largest storage that shares a chunk.
   uint64_t most_bytes() const { return chunk_bytes_ / 2; }
   // Returns the bytes of a part for so many bytes.
@@ -88,6 +93,10 @@ class SharedChunks {
  private:
   // 64 KiB of a 2 MiB chunk: whole pages on every machine, and all units of a chunk fit the bits of a word.
   static constexpr uint64_t kLeastUnitBytes = uint64_t{64} << 10;
+  static constexpr uint64_t unit_bytes_of(uint64_t chunk_bytes) {
+    return std::min(std::max(kLeastUnitBytes, chunk_bytes / SharedChunk::kMostUnits), chunk_bytes);
+  }
+  static constexpr uint64_t whole(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
   uint64_t units(uint64_t bytes) const { return (bytes + unit_bytes_ - 1) / unit_bytes_; }
   // A part that a storage had in the step before.

@@ -23,14 +23,8 @@ namespace {
 std::atomic<uint64_t> limit_bytes{0};
 std::atomic<uint64_t> unit_bytes{1};
 
-// Returns what a storage takes of the limit: whole units if it is larger than half a unit, else parts of one
-// (csrc/memory/shared_chunks.h).
-uint64_t in_units(uint64_t bytes) {
-  constexpr uint64_t kPartBytes = uint64_t{64} << 10, kMostParts = 64;
-  uint64_t unit = unit_bytes.load(std::memory_order_relaxed);
-  if (bytes <= unit / 2) unit = std::min(std::max(kPartBytes, unit / kMostParts), unit);
-  return (bytes + unit - 1) / unit * unit;
-}
+// Returns what a storage takes of the limit.
+uint64_t in_units(uint64_t bytes) { return um_chunk_share(bytes, unit_bytes.load(std::memory_order_relaxed)); }
 
 // A call whose lists have the same length.
 class DividedCall {

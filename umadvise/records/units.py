@@ -18,8 +18,11 @@ BLOCK_BYTES = 2 << 20
 """What faults, evictions and prefetches move at a time (uvm/uvm_va_block_types.h)."""
 
 PART_BYTES = 64 << 10
-"""Least part of a chunk that a storage takes of its own; what is smaller stays on the device
-(`csrc/memory/shared_chunks.h`)."""
+"""Size in bytes of the smallest part of a chunk that a storage takes; a smaller storage stays on the device.
+
+The rule is the core's (`um_chunk_share`). It is written here again for recorders and planners, which do not load the
+core; a test compares both.
+"""
 
 MAX_BYTES = 2**63 - 1
 """Largest size accepted: what a signed 64-bit file offset, and so any file or mapping, can hold."""

@@ -21,6 +21,7 @@ from umadvise.records.enums import Advice, Cause, Phase, Role
 from umadvise.records.plan import ActionKind
 from umadvise.records.timeline import SpanKind, Track
 from umadvise.records.trace import EventKind
+from umadvise.records.units import part_bytes, taken_bytes
 
 ROOT = Path(__file__).parents[3]
 CORE_HEADER = ROOT / "csrc" / "include" / "umadvise.h"
@@ -209,6 +210,14 @@ def test_bytes_survive_the_way_in_and_out() -> None:
     _native.free(address)
     device.close()
     assert bytes(received) == bytes(sent)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 1 << 16, 2 * MIB, 3 * MIB, 32 * MIB])
+def test_planners_know_what_the_core_takes_of_chunks(chunk_bytes: int) -> None:
+    unit = part_bytes(chunk_bytes)
+    edges = (0, unit, 2 * unit, chunk_bytes // 2, chunk_bytes, 3 * chunk_bytes)
+    for size in sorted({max(0, edge + step) for edge in edges for step in (-1, 0, 1)}):
+        assert core_library().um_chunk_share(size, chunk_bytes) == taken_bytes(size, chunk_bytes), size
 
 
 def test_an_oversized_export_is_refused() -> None:
