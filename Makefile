@@ -50,6 +50,14 @@ FIRST_USE = import torch; from umadvise._hooks.loader import compiled_library; c
 # SHORT=1 is what CI has time for.
 SHORT ?=
 
+# A folder that outlives a checkout: what is compiled (by ccache, if it is installed) and analysed is kept there by content.
+ifdef UMADVISE_CI_CACHE
+export CCACHE_DIR := $(UMADVISE_CI_CACHE)/ccache
+export CCACHE_SLOPPINESS := pch_defines,time_macros
+export CMAKE_CXX_COMPILER_LAUNCHER := $(shell command -v ccache)
+export MYPY_CACHE_DIR := $(UMADVISE_CI_CACHE)/mypy
+endif
+
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.
 test test-full coverage test-programs: export OMP_WAIT_POLICY = passive
 
@@ -126,8 +134,7 @@ lint: $(VENV)/.lint
 
 # The sources in the units of the sanitized build: to clang they are headers, which the analyzer is asked to look into.
 tidy: $(VENV)/.lint ctest-sanitized
-	printf '%s\n' build/sanitized/CMakeFiles/core.dir/Unity/*.cxx csrc/devices/simulated/gpu.cpp \
-	| xargs -n 1 -P 2 clang-tidy -p build/sanitized --config-file=csrc/.clang-tidy --quiet \
+	python tools/tidy.py build/sanitized csrc/.clang-tidy \
 		$(addprefix --extra-arg=,-Xclang -analyzer-opt-analyze-headers -Xclang -analyzer-config -Xclang max-nodes=$(ANALYZED_NODES))
 
 format: $(VENV)/.lint
