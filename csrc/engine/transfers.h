@@ -44,13 +44,16 @@ class Transfers {
   void meet(Movable* block, void* storage);
 
   // ---- moves ----
-  // Begins the swap-in of an allocation. Returns false if there is not enough device memory. The allocation remains on
-  // the host if its owner does not show its address any more. Throws um::Error.
+  // Begins the swap-in of an allocation, whose users wait for `moved`. Returns false if there is not enough device
+  // memory. The result is true, and the allocation remains on the host for good, if its owner does not show its address
+  // any more. Throws um::Error if the copy cannot begin; the owner is then re-pointed back, and the state is the one
+  // before.
   [[nodiscard]] bool arrive(Movable* block);
   // Begins the eviction of an allocation, without waiting: the copy to the host runs in a stream of its own, after the
   // last user. The allocation remains readable on the device until hand_on_first(). On a GPU a part of a shared chunk
-  // is handed on before this returns, and its owner then shows the host copy. Throws um::Error if the host has no
-  // memory.
+  // is handed on before this returns, and its owner then shows the host copy. If the host has no memory, this drops
+  // the host copies of all allocations that are on the device and not being evicted: their next evictions copy again.
+  // Throws um::Error if that does not help, and then the allocation is resident as before.
   void leave(Movable* block, um_swap_cause cause);
   // Cancels an eviction, because the allocation is needed after all.
   void cancel_eviction(Movable* block) noexcept;
@@ -63,7 +66,9 @@ class Transfers {
     for (const Movable* block : leaving_) each(*block);
   }
   // Hands on the device memory of the allocation whose eviction began first. `at_once`: only if the CPU need not wait
-  // for that. Returns false if there is none. Throws um::Error.
+  // for that. Returns false if there is none. After true the memory may still be in use: a part frees its chunk with
+  // the last part, and an allocation whose owner cannot be re-pointed keeps its memory, loses its owner, and is never
+  // evicted again. So callers look at the memory anew. Throws um::Error.
   bool hand_on_first(bool at_once = false);
   // Hands on the memory that the layout has for a storage of so many bytes, if allocations there are being evicted and
   // the CPU need not wait for that. Throws um::Error.

@@ -11,7 +11,11 @@
 // - The bytes that an op sees never depend on the layout: if the chunks of a stay are in use, it takes others.
 // - The layout depends on the steps alone, not on the order in which a program frees tensors between two ops. So
 //   simulations predict it.
-// - After released() of the ranges has changed, the layout is forgotten, because its ranges may have ended.
+// - After ChunkRanges::released() has changed, the next take() forgets the layout, because its ranges may have ended.
+//   Until then in_the_way() returns nothing.
+// - The layout is also forgotten when a new one is tried, even if the attempt fails, when a new one was due kMostAstray
+//   times in a row and the steps did not repeat, and by stop(). Ranges that are held then remain held, and steps are
+//   still recorded; only stop() ends that.
 //
 // Example: storage 7 takes three chunks twice in a step: [tick 4, tick 9) and [tick 20, tick 31). Two steps repeat
 // that. The new layout maps range A for turn 0 and range B for turn 1. In the next step the second take(3, stream, 7)
@@ -24,8 +28,9 @@
 // instead, which makes all that follows reproducible; after kMostOldest such steps they take mapped ranges too.
 //
 // If a step fills the whole budget, some stays lack chunks: each stay has its chunks for all of its time, and what a
-// step ends with is what the next one begins with. spare() counts the chunks that were lacking. Mover::progress()
-// keeps that many chunks free when it swaps in what a plan has requested.
+// step ends with is what the next one begins with. spare() counts the chunks that were lacking, and no layout is made
+// then. Swap-ins that a plan has requested (Mover::progress()), the prefetcher and shared chunks that open again keep
+// that many chunks free; an op's own swap-ins and allocations do not. Only stop() sets spare() back to 0.
 //
 // Not thread-safe: callers hold the device's lock, and its context is current.
 #pragma once

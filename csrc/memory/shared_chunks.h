@@ -6,6 +6,9 @@
 // Invariants:
 // - A chunk is taken from the layout for its first part, and given back with its last one. `taken` has a bit for each
 //   unit that a storage has; `left` is a subset of it: the units of storages that are being evicted.
+// - A unit in `left` is still taken: only give() frees it. The chunk departs in the layout (Layout::leaves) from when
+//   `left` is equal to `taken`, also after give() of the last part that was not departing, until a part is taken or
+//   cancels its departure.
 // - The parts of a chunk are disjoint. A unit's new user waits, in its stream, for the unit's last user.
 // - Storages below 64 KiB ("tiny") may be pinned to the device for life. They never share a chunk with larger ones,
 //   because a pinned part keeps its chunk on the device.
@@ -71,8 +74,9 @@ class SharedChunks {
   uint64_t unit_of(uint64_t offset_bytes) const { return offset_bytes / unit_bytes_; }
   static constexpr uint64_t kAnyUnit = ~uint64_t{0};
   // Takes a part, and returns its range. Work that `first_user` is given from now on runs after the last users of the
-  // units. `storage`: its number in the steps; -1: it is unknown. `wanted`: the unit in which the part must begin, in a
-  // shared chunk or a new one. nullptr: there is no chunk. Throws um::Error, and then nothing is taken.
+  // units. `storage`: its number in the steps; -1: it is unknown. `wanted`: the unit in which the part begins, in a
+  // shared chunk or a new one. If there is neither, the part begins in any unit: the caller looks where. nullptr: there
+  // is no chunk. Throws um::Error, and then nothing is taken.
   [[nodiscard]] ChunkRange* take(uint64_t bytes, driver::CUstream first_user, int32_t storage = -1,
                                  uint64_t wanted = kAnyUnit);
   // Gives a part back. Its last user's work has ended when `last_use` passes.

@@ -16,6 +16,13 @@
 //   redundant if it has no effect now.
 // - Ops of another thread beside the step (UM_OP_BESIDE) are neither matched nor counted.
 //
+// An op that no program has is passed: the cursor remains, so that the next op may match at once. No actions are due at
+// a passed op, and neither its allocations nor its results are bound. The step is not exact any more, until it ends.
+//
+// A jump back in a program, or to the same op, catches up all actions from the program's first op to the new one, in
+// place of those in between. A jump to another program catches up none. After both the prefetcher scans again at once.
+// Every jump drops the postponed actions, and skipped ones are never due later.
+//
 // Every call requires the device's lock. Only skipped_actions_ is atomic, because the backend's helper thread
 // (memory/helper.h) counts prefetches that fail.
 #pragma once
@@ -36,8 +43,11 @@ class PlanExecutor final : public Participant {
  public:
   explicit PlanExecutor(um_device& device) : Participant(device, kProgramTurns) {}
 
-  // Adds a program, or replaces the one of number `program.replaces`, from the next step on. Returns its number. Throws
-  // um::Error.
+  // Adds a program, or replaces the one of number `program.replaces`, from the next step on. Returns its number. The
+  // rest of a running step that followed the old program is not matched. The new program has the old one's number, and
+  // its keys if both have as many storages. Its bindings are the old one's if no step runs, a step has begun with
+  // the old program, and both have the same ops and storages; else the next step finds its allocations by their serial
+  // numbers. The layout of the steps is forgotten (Layout::stop). Throws um::Error.
   uint32_t add(const um_program& program) REQUIRES(device_lock);
   // Expects the program in the next step, unless it is known already which program follows the last one. Throws
   // um::Error if there is no such program.
@@ -63,6 +73,8 @@ class PlanExecutor final : public Participant {
   // Matches the op. If it is not the program's next one, moves the cursor to the place that Programs::seek finds, or
   // passes the op.
   void follow(const RunningOp& op) REQUIRES(device_lock);
+  // Carries out the swap-outs and drops among the actions that a jump has skipped, if each is the last action there on
+  // its storage and the storage is bound. Swap-ins and other actions remain undone.
   void catch_up(int32_t op_before) REQUIRES(device_lock);
   // In the first step of a program: storages that its plan has on the host when a step begins are to be evicted first.
   void begin_as_planned() REQUIRES(device_lock);
