@@ -8,6 +8,7 @@
 #include "engine/doors.h"
 #include "engine/owners.h"
 #include "engine/routes.h"
+#include "memory/address_map.h"
 #include "memory/features.h"
 #include "memory/host_memory.h"
 #include "memory/managed_cap.h"
@@ -79,7 +80,11 @@ um_status um_device_open_cuda(int32_t ordinal, um_device** out) {
 }
 
 um_status um_device_close(um_device* device) {
-  return guarded([&] { checked(device).close(); });
+  return guarded([&] {
+    um_device& closed = checked(device);
+    um::forget_route(&closed);
+    closed.close();
+  });
 }
 
 const char* um_cuda_unavailable_reason(void) {
@@ -188,7 +193,7 @@ um_status um_stream_wait(um_device* device, void* waiting, void* awaited) {
 }
 
 um_status um_stream_uses(const void* address, void* stream) {
-  return guarded([&] { um::Streams::uses(address, stream); });
+  return guarded([&] { um::lend(address, stream); });
 }
 
 um_status um_memory_trim(um_device* device) {
@@ -196,7 +201,7 @@ um_status um_memory_trim(um_device* device) {
 }
 
 um_status um_owners_remember(um_device* device, uint32_t which) {
-  return guarded([&] { alive(device)->conversion.remember(static_cast<um_owners>(which)); });
+  return guarded([&] { alive(device)->block_owners.remember(static_cast<um_owners>(which)); });
 }
 
 um_status um_convert(um_device* device, const um_conversion* conversion, um_converted* out) {
@@ -207,22 +212,32 @@ um_status um_convert(um_device* device, const um_conversion* conversion, um_conv
 
 um_status um_export(const void* address, const void** present) {
   return guarded([&] {
-    const uint64_t held = um::Exports::add(address);
+    const um_device::Found found = um_device::find_range(address, 0);
+    const uint64_t held = found.device->exports.add(found.block, um::address_of(address));
     if (present != nullptr) *present = reinterpret_cast<const void*>(held);
   });
 }
 
 um_status um_export_lasting(const void* address) {
-  return guarded([&] { um::Exports::add_lasting(address); });
+  return guarded([&] {
+    const um_device::Found found = um_device::find_range(address, 0);
+    found.device->exports.add_lasting(found.block);
+  });
 }
 
 um_status um_address_shown(const void* address, const void** shown) {
-  return guarded(
-      [&] { *given(shown, "the place for the address") = reinterpret_cast<const void*>(um::Exports::shown(address)); });
+  return guarded([&] {
+    const um_device::Found found = um_device::find_range(address, 0);
+    const uint64_t at = found.device->exports.shown(found.block, um::address_of(address));
+    *given(shown, "the place for the address") = reinterpret_cast<const void*>(at);
+  });
 }
 
 um_status um_export_release(const void* address) {
-  return guarded([&] { um::Exports::release(address); });
+  return guarded([&] {
+    const um_device::Found found = um_device::find_range(address, 0);
+    found.device->exports.release(found.block);
+  });
 }
 
 // ---- what happened -----------------------------------------------------------------------------------------

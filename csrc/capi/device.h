@@ -37,7 +37,7 @@ inline um_device::Locked alive(um_device* device) ACQUIRE(um::device_lock) { ret
 // time begins.
 inline um_time count_time_for(const um_device::Locked& device, um_time kind) REQUIRES(um::device_lock) {
   if (kind == UM_TIME_PLANNING) device->sampling.approach();
-  return device->times.set_outside(kind, !device->guard.running_ops().empty());
+  return device->times.set_outside(kind, !device->ops.running.empty());
 }
 
 }  // namespace um::capi

@@ -32,7 +32,7 @@ void set_step(const um_device::Locked& device, uint32_t step) REQUIRES(um::devic
 void read_all(const um_device::Locked& device, um_edge* out) REQUIRES(um::device_lock) {
   out->events = device->observation.waiting();
   device->accounts.read(&out->counters);
-  device->swapping.read(&out->swaps);
+  device->read(&out->swaps);
   device->accounts.read(&out->memory);
   out->exports_ended = device->accounts.history().exports_ended;
   out->at_ns = device->times.read(&out->times);
@@ -45,24 +45,22 @@ void read_all(const um_device::Locked& device, um_edge* out) REQUIRES(um::device
 um_status um_op_begin(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                       const um_access* accesses, uint32_t count) {
   return guarded([&] {
-    um::Guard::begin_op(checked(device), op, phase, module, flags,
-                        count > 0 ? given(accesses, "the accesses") : nullptr, count);
+    checked(device).begin_op(op, phase, module, flags, count > 0 ? given(accesses, "the accesses") : nullptr, count);
   });
 }
 
 um_status um_op_begin_gathered(um_device* device, uint32_t op, uint32_t phase, uint32_t module, uint32_t flags,
                                um_gather gather, void* context) {
-  return guarded([&] {
-    um::Guard::begin_op(checked(device), op, phase, module, flags, given(gather, "the function that gathers"), context);
-  });
+  return guarded(
+      [&] { checked(device).begin_op(op, phase, module, flags, given(gather, "the function that gathers"), context); });
 }
 
 uint32_t um_op_end(um_device* device, const um_shown* outputs, uint32_t count) {
-  return device != nullptr && !um::process::forked() ? um::Guard::end_op(*device, outputs, count) : 0;
+  return device != nullptr && !um::process::forked() ? device->end_op(outputs, count) : 0;
 }
 
 void um_show(const um_shown* shown) {
-  if (shown != nullptr && !um::process::forked()) um::Guard::show(shown->address, shown->storage);
+  if (shown != nullptr && !um::process::forked()) um_device::show(shown->address, shown->storage);
 }
 
 void um_owners_set(const um_owner_functions* functions) {
@@ -103,7 +101,7 @@ um_status um_edge_begin(um_device* device, uint32_t step, um_edge* out) {
     if (edge.events > 0) return;
     set_step(locked, step);
     locked->accounts.read(&edge.counters);
-    locked->swapping.read(&edge.swaps);
+    locked->read(&edge.swaps);
   });
 }
 
@@ -198,5 +196,5 @@ um_status um_program_drop(um_device* device, uint32_t number) {
 }
 
 um_status um_swap_read(um_device* device, um_swap_counters* out) {
-  return guarded([&] { alive(device)->swapping.read(given(out, "the place for the counters")); });
+  return guarded([&] { alive(device)->read(given(out, "the place for the counters")); });
 }

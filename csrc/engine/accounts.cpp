@@ -3,16 +3,16 @@
 #include <algorithm>
 
 #include "engine/counters.h"
-#include "engine/device.h"
+#include "engine/device_base.h"
 
 namespace um {
 
 void Accounts::read(um_counters* out) const {
   forget(out);
-  device_.guard.tell(out);
-  device_.sampling.tell(out);
-  if (!device_.backend.hooks->exact) return;
-  const driver::DeviceTotals totals = device_.backend.totals();
+  base_.ops.tell(out);
+  sampling_.tell(out);
+  if (!base_.backend.hooks->exact) return;
+  const driver::DeviceTotals totals = base_.backend.totals();
   fill(totals.model, out);
   out->unordered_faults = totals.unordered_faults;
   out->fault_service_ns = totals.stood.fault_ns();
@@ -21,8 +21,8 @@ void Accounts::read(um_counters* out) const {
 // An exact device reports what is resident. Otherwise the budget's model does, and without a budget all reserved memory
 // counts as resident.
 void Accounts::sample_residency() noexcept {
-  if (device_.backend.hooks->exact) {
-    const driver::DeviceTotals totals = device_.backend.totals();
+  if (base_.backend.hooks->exact) {
+    const driver::DeviceTotals totals = base_.backend.totals();
     resident_ = {totals.device_bytes, totals.device_peak_bytes};  // the device counts every page, not just samples
     host_.set(totals.host_bytes);
     for (int role = 0; role < UM_ROLE_COUNT; ++role) {
@@ -30,9 +30,9 @@ void Accounts::sample_residency() noexcept {
     }
     return;
   }
-  const Allocations& allocations = *device_.allocations;
-  const uint64_t resident_bytes = allocations.plain_bytes() + device_.budget.resident_bytes();
-  resident_.set(std::min(device_.backend.total_bytes, resident_bytes));
+  const Allocations& allocations = *base_.allocations;
+  const uint64_t resident_bytes = allocations.plain_bytes() + budget_.resident_bytes();
+  resident_.set(std::min(base_.backend.total_bytes, resident_bytes));
   host_.set(allocations.statistics.reserved_bytes.now - resident_.now);
   for (int role = 0; role < UM_ROLE_COUNT; ++role) {
     resident_by_role_[role].set(std::min(allocations.statistics.reserved_by_role[role], resident_.now));
@@ -41,13 +41,13 @@ void Accounts::sample_residency() noexcept {
 
 void Accounts::read(um_memory_stats* out) {
   sample_residency();
-  const Statistics& statistics = device_.allocations->statistics;
+  const Statistics& statistics = base_.allocations->statistics;
   *out = {};
   statistics.requested_bytes.tell(&out->requested_bytes, &out->requested_peak_bytes);
   statistics.reserved_bytes.tell(&out->reserved_bytes, &out->reserved_peak_bytes);
   resident_.tell(&out->resident_bytes, &out->resident_peak_bytes);
   host_.tell(&out->host_bytes, &out->host_peak_bytes);
-  for (const Participant* const each : device_.guard.at_ops()) each->tell(out);
+  for (const Participant* const each : base_.participants.at_ops()) each->tell(out);
   out->allocation_count = statistics.allocation_count;
   out->free_count = statistics.free_count;
   out->live_allocations = statistics.live_allocations();
@@ -55,13 +55,13 @@ void Accounts::read(um_memory_stats* out) {
     statistics.by_role[role].tell(&out->requested_by_role[role], &out->requested_peak_by_role[role]);
     resident_by_role_[role].tell(&out->resident_by_role[role], &out->resident_peak_by_role[role]);
   }
-  device_.allocations->each_block([&](const Block& block) {
+  base_.allocations->each_block([&](const Block& block) {
     if (!notes(block).seen) out->workspace_bytes += block.record.bytes;
   });
 }
 
 um_memory_history Accounts::history() const {
-  const Statistics& statistics = device_.allocations->statistics;
+  const Statistics& statistics = base_.allocations->statistics;
   return {statistics.live.peak, statistics.requested_total_bytes, statistics.failure_count, statistics.exports_ended};
 }
 
@@ -70,7 +70,7 @@ uint64_t Accounts::placed(um_placed* out, uint64_t capacity) const {
   for (uint32_t role = 0; role < UM_ROLE_COUNT; ++role) {
     for (uint32_t memory = 0; memory <= UM_MEMORY_CHUNKED; ++memory) {
       for (uint32_t advice = 0; advice < UM_ADVICE_COUNT; ++advice) {
-        const uint64_t bytes = device_.allocations->statistics.placed_bytes[role][memory][advice];
+        const uint64_t bytes = base_.allocations->statistics.placed_bytes[role][memory][advice];
         if (bytes == 0) continue;
         if (count < capacity) out[count] = {role, memory, advice, 0, bytes};
         ++count;
@@ -81,14 +81,14 @@ uint64_t Accounts::placed(um_placed* out, uint64_t capacity) const {
 }
 
 void Accounts::reset_all_peaks() {
-  device_.backend.hooks->reset_peaks(device_.backend.ordinal);
+  base_.backend.hooks->reset_peaks(base_.backend.ordinal);
   sample_residency();
-  Statistics& statistics = device_.allocations->statistics;
+  Statistics& statistics = base_.allocations->statistics;
   for (Level* level : {&statistics.requested_bytes, &statistics.reserved_bytes, &statistics.live, &resident_, &host_})
     level->reset_peak();
   for (Level& level : statistics.by_role) level.reset_peak();
   for (Level& level : resident_by_role_) level.reset_peak();
-  for (Participant* const each : device_.guard.at_ops()) each->reset_peaks();
+  for (Participant* const each : base_.participants.at_ops()) each->reset_peaks();
 }
 
 }  // namespace um

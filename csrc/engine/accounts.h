@@ -2,7 +2,9 @@
 #pragma once
 
 #include "base/thread_safety.h"
+#include "engine/budget_keeper.h"
 #include "engine/participant.h"
+#include "engine/sampling.h"
 #include "memory/statistics.h"
 #include "umadvise.h"
 
@@ -11,7 +13,8 @@ namespace um {
 // Takes part where faults are served in any order, to observe the peak of host memory.
 class Accounts final : public Participant {
  public:
-  explicit Accounts(um_device& device) : Participant(device, kAccountTurns) {}
+  Accounts(DeviceBase& base, const Sampling& sampling, const BudgetKeeper& budget)
+      : Participant(base, kAccountTurns), sampling_(sampling), budget_(budget) {}
 
   void read(um_counters* out) const REQUIRES(device_lock);
   void read(um_memory_stats* out) REQUIRES(device_lock);
@@ -25,6 +28,8 @@ class Accounts final : public Participant {
   void end_op(RunningOp& /*op*/) noexcept override REQUIRES(device_lock) { sample_residency(); }
 
  private:
+  const Sampling& sampling_;
+  const BudgetKeeper& budget_;
   Level resident_, host_;  // bytes
   Level resident_by_role_[UM_ROLE_COUNT];
 };

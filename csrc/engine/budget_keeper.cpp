@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/device.h"
-#include "engine/doors.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -44,12 +42,9 @@ bool has_convertible_plain(const Allocations& allocations, const RunningOp& op) 
 // converted. This is the op that was refused last, as the device's count of ops. It is 0 when the first budget is set.
 std::atomic<uint64_t> refused_last{0};
 
-uint64_t place_of(const Guard& guard, const RunningOp& op) REQUIRES(device_lock) {
-  um_counters counted{};
-  guard.tell(&counted);
-  const std::vector<RunningOp*>& running = guard.running_ops();
-  const bool within = std::find(running.begin(), running.end(), &op) != running.end();
-  return 2 * static_cast<uint64_t>(counted.op_count) + (within ? 3 : 2);
+uint64_t place_of(const Ops& ops, const RunningOp& op) {
+  const bool within = std::find(ops.running.begin(), ops.running.end(), &op) != ops.running.end();
+  return 2 * static_cast<uint64_t>(ops.count) + (within ? 3 : 2);
 }
 
 }  // namespace
@@ -57,38 +52,38 @@ uint64_t place_of(const Guard& guard, const RunningOp& op) REQUIRES(device_lock)
 void BudgetKeeper::set(uint64_t bytes) {
   if (bytes == 0) {
     drop();
-    device_.allocations->set_room(backend().total_bytes);
+    base_.allocations->set_room(base_.backend.total_bytes);
     return;
   }
   if (bytes < 2 * kBlockBytes) {
     throw Error(UM_INVALID_ARGUMENT, "a budget of " + in_words(bytes) +
                                          " is below two blocks of 2 MiB: give at least " + in_words(2 * kBlockBytes));
   }
-  if (const char* reason = backend().why_no_migration())
+  if (const char* reason = base_.backend.why_no_migration())
     throw Error(UM_UNSUPPORTED, std::string("no budget can be kept: ") + reason);
-  device_.trim();  // empty arenas take the device's memory too
+  observation_.collect();
+  static_cast<void>(base_.allocations->trim());  // empty arenas take the device's memory too
   uint64_t kept_bytes = std::min(bytes, most_bytes());
-  if (device_.conversion.remembers() &&
-      !allocations().limits_plain()) {  // a limit of plain memory includes unused parts
-    const uint64_t unused_bytes = unused_plain_bytes(allocations());
+  if (owners_.remembers() && !base_.allocations->limits_plain()) {  // a limit of plain memory includes unused parts
+    const uint64_t unused_bytes = unused_plain_bytes(*base_.allocations);
     kept_bytes = std::max(kept_bytes - std::min(kept_bytes, unused_bytes), 2 * kBlockBytes);
   }
-  static_cast<void>(device_.exports.keep_pages_below(kept_bytes - kBlockBytes));
+  end_exports(kept_bytes - kBlockBytes);
   // Host and device bound managed memory. The factor of two is for arenas that are partly empty.
-  const uint64_t managed_bytes = 2 * (backend().total_host_bytes() + backend().total_bytes);
+  const uint64_t managed_bytes = 2 * (base_.backend.total_host_bytes() + base_.backend.total_bytes);
   auto next = std::make_unique<Budget>(kept_bytes, static_cast<uint32_t>(managed_bytes / kBlockBytes));
   seed(*next);
   if (kept_ == nullptr) refused_last = 0;
-  backend().hooks->set_owner(serve_stray_access);
-  device_.guard.join(*this);
+  base_.backend.hooks->set_owner(serve_);
+  base_.participants.join(*this);
   kept_ = std::move(next);
   budget_ = kept_.get();
-  if (device_.guard.running_ops().empty()) outside_ops();
-  device_.allocations->set_room(kept_bytes);
+  if (base_.ops.running.empty()) outside_ops();
+  base_.allocations->set_room(kept_bytes);
 }
 
 void BudgetKeeper::drop() noexcept {
-  device_.guard.leave(*this);
+  base_.participants.leave(*this);
   budget_ = &none_;
   kept_.reset();
   announce_faults(false);
@@ -96,34 +91,34 @@ void BudgetKeeper::drop() noexcept {
 
 void BudgetKeeper::drop_if_idle() noexcept {
   bool idle = true;
-  device_.allocations->each_block([&](const Block& block) { idle = idle && notes(block).workspace; });
+  base_.allocations->each_block([&](const Block& block) { idle = idle && notes(block).workspace; });
   if (idle) drop();
 }
 
 // Other processes may have device memory too, so the bound is what the driver reports as free plus the managed memory
 // on the device.
 uint64_t BudgetKeeper::most_bytes() const {
-  if (backend().hooks->alone) return backend().total_bytes;
-  const RequiredContext current(backend());
+  if (base_.backend.hooks->alone) return base_.backend.total_bytes;
+  const RequiredContext current(base_.backend);
   size_t free_bytes = 0, total_bytes = 0;
-  backend().check(backend().call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
-  const uint64_t most_bytes = std::min<uint64_t>(backend().total_bytes, free_bytes + resident_bytes());
+  base_.backend.check(base_.backend.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
+  const uint64_t most_bytes = std::min<uint64_t>(base_.backend.total_bytes, free_bytes + resident_bytes());
   if (most_bytes >= 2 * kBlockBytes) return most_bytes;
   throw Error(UM_OUT_OF_DEVICE_MEMORY, "no budget can be kept: the driver says that " + in_words(most_bytes) +
-                                           " of the device's " + in_words(backend().total_bytes) +
+                                           " of the device's " + in_words(base_.backend.total_bytes) +
                                            " are free; two blocks of 2 MiB are needed. End another process");
 }
 
 // Counts what is on the device against the new budget. Pages of freed allocations are counted first, so that they are
 // evicted first. If the device cannot tell, the old budget can, and without one all live allocations count.
 void BudgetKeeper::seed(Budget& budget) const {
-  budget.follow(allocations());
+  budget.follow(*base_.allocations);
   const auto bring = [&](uint64_t page, uint64_t on_device) {
     uint64_t on_host = 0;
-    backend().hooks->residency(backend().ordinal, page, kBlockBytes, &on_device, &on_host);
+    base_.backend.hooks->residency(base_.backend.ordinal, page, kBlockBytes, &on_device, &on_host);
     if (on_device != 0) budget.use(page, kBlockBytes, Budget::Use::to_device);
   };
-  std::vector<const Arena*> arenas = allocations().arenas_by_address();
+  std::vector<const Arena*> arenas = base_.allocations->arenas_by_address();
   const auto other = [](const Arena* arena) { return arena->heap->placement.memory != UM_MEMORY_MANAGED; };
   arenas.erase(std::remove_if(arenas.begin(), arenas.end(), other), arenas.end());
   for (const Arena* arena : arenas) {
@@ -137,22 +132,26 @@ void BudgetKeeper::seed(Budget& budget) const {
       if (notes(block).exports > 0 || notes(block).workspace) budget.pin(block.address, block.record.bytes);
     });
   }
-  const RequiredContext current(backend());
-  budget.enforce(backend(), nullptr);
+  const RequiredContext current(base_.backend);
+  budget.enforce(base_.backend, nullptr);
 }
 
 void BudgetKeeper::check(const RunningOp& op) const {
-  if (!budget_->bounded() || !device_.conversion.converts_in_ops()) return;
-  if (refused_last ==
-      place_of(device_.guard, op)) {  // tried again: the conversion has sent away pages that it was given
-    budget_->follow(allocations());
+  if (!budget_->bounded() || !owners_.converts_in_ops()) return;
+  if (refused_last == place_of(base_.ops, op)) {  // tried again: the conversion has sent away pages that it was given
+    budget_->follow(*base_.allocations);
     return budget_->use(op.working_set);
   }
-  if (op.most_bytes <= managed_limit_bytes() || !has_convertible_plain(allocations(), op)) return;
-  refused_last = place_of(device_.guard, op);
+  if (op.most_bytes <= managed_limit_bytes() || !has_convertible_plain(*base_.allocations, op)) return;
+  refused_last = place_of(base_.ops, op);
   throw Error(UM_OUT_OF_DEVICE_MEMORY, "an op uses " + in_words(op.most_bytes) + " of unified memory, whose share is " +
                                            in_words(managed_limit_bytes()) +
                                            " of the budget beside plain memory: convert plain memory");
+}
+
+void BudgetKeeper::measure(RunningOp& op) const {
+  if (op.working_set.accesses().empty()) return;
+  op.most_bytes = std::max(op.most_bytes, op.working_set.bytes_if_above(managed_limit_bytes()));
 }
 
 void BudgetKeeper::end_exports_for(const RunningOp& op) {
@@ -168,22 +167,23 @@ void BudgetKeeper::use(uint64_t address, uint64_t bytes, Budget::Use use, driver
 void BudgetKeeper::end_exports_beyond(uint64_t needed_bytes) {
   const uint64_t room_bytes = budget_->room_bytes();
   if (!budget_->bounded() || room_bytes == budget_->bytes() || needed_bytes <= room_bytes) return;
-  const RequiredContext current(backend());
-  static_cast<void>(device_.exports.keep_pages_below(budget_->bytes() - std::min(budget_->bytes(), needed_bytes)));
+  const RequiredContext current(base_.backend);
+  end_exports(budget_->bytes() - std::min(budget_->bytes(), needed_bytes));
 }
 
 void BudgetKeeper::begin_op(RunningOp& op) {
   end_exports_for(op);
   keep([&](Budget& budget) { budget.use(op.working_set); }, op.stream, op.identity);
-  announce_faults(backend().ordered());  // in raw counting all pages of an op fault, and have been counted
+  announce_faults(base_.backend.ordered());  // in raw counting all pages of an op fault, and have been counted
 }
 
 void BudgetKeeper::count_fault(uint64_t address, bool write) {
-  const std::vector<RunningOp*>& running = device_.guard.running_ops();
+  const std::vector<RunningOp*>& running = base_.ops.running;
   const auto uses_it = [&](const RunningOp* op) { return op->working_set.use_of(address).has_value(); };
   if (std::any_of(running.begin(), running.end(), uses_it)) return;
   end_exports_beyond(kBlockBytes);
   keep([&](Budget& budget) {
+    device_lock.assert_held();
     budget.use(address, 1, write ? Budget::Use::write : Budget::Use::read);
     uint64_t used_bytes = 0;
     for (const RunningOp* op : running) {
@@ -194,31 +194,31 @@ void BudgetKeeper::count_fault(uint64_t address, bool write) {
   });
 }
 
-void BudgetKeeper::announce_faults(bool on) const noexcept { backend().hooks->announce_faults(backend().ordinal, on); }
+void BudgetKeeper::announce_faults(bool on) const noexcept {
+  base_.backend.hooks->announce_faults(base_.backend.ordinal, on);
+}
 
 // The enforcement is measured as stall time: the driver takes much longer to unmap and map pages than to copy them, and
 // CUPTI records only the copies.
 void BudgetKeeper::enforce(driver::CUstream stream, const OpIdentity& op) {
-  if (backend().hooks->in_host) return budget_->enforce(backend(), nullptr);
-  device_.sampling.stands(op, stream, [&] { budget_->enforce(backend(), stream); });
+  if (base_.backend.hooks->in_host) return budget_->enforce(base_.backend, nullptr);
+  sampling_.stands(op, stream, [&] { budget_->enforce(base_.backend, stream); });
 }
 
 uint64_t BudgetKeeper::managed_limit_bytes() const {
-  const uint64_t total_bytes = backend().total_bytes;
-  return std::min(total_bytes - std::min(total_bytes, allocations().plain_bytes()), budget_->bytes());
+  const uint64_t total_bytes = base_.backend.total_bytes;
+  return std::min(total_bytes - std::min(total_bytes, base_.allocations->plain_bytes()), budget_->bytes());
 }
 
 // Returns an upper bound if the device cannot tell.
 uint64_t BudgetKeeper::resident_bytes() const {
-  return std::min(budget_->resident_bytes(), allocations().statistics.reserved_bytes.now - allocations().plain_bytes());
+  return std::min(budget_->resident_bytes(),
+                  base_.allocations->statistics.reserved_bytes.now - base_.allocations->plain_bytes());
 }
 
 void BudgetKeeper::set_workspace(Block* block, bool is_one) {
   notes(*block).workspace = is_one;
   is_one ? budget_->pin(block->address, block->record.bytes) : unpin(*block);
 }
-
-const Backend& BudgetKeeper::backend() const { return device_.backend; }
-const Allocations& BudgetKeeper::allocations() const { return *device_.allocations; }
 
 }  // namespace um

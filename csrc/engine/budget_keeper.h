@@ -1,17 +1,29 @@
 // Keeps a device's budget for managed memory: notes uses in the budget's model before ops, and evicts the victims.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/thread_safety.h"
+#include "engine/block_owners.h"
 #include "engine/budget.h"
+#include "engine/device_base.h"
+#include "engine/observation.h"
 #include "engine/participant.h"
+#include "engine/sampling.h"
 
 namespace um {
 
 class BudgetKeeper final : public Participant {
  public:
-  explicit BudgetKeeper(um_device& device) : Participant(device, kBudgetTurns) {}
+  // Everything is borrowed. `serve` makes accesses possible that no op announced.
+  BudgetKeeper(DeviceBase& base, const BlockOwners& owners, Observation& observation, Sampling& sampling,
+               driver::AccessOwner serve)
+      : Participant(base, kBudgetTurns),
+        owners_(owners),
+        observation_(observation),
+        sampling_(sampling),
+        serve_(serve) {}
 
   // Sets the budget; 0: none from now on. Throws um::Error.
   void set(uint64_t bytes) REQUIRES(device_lock);
@@ -24,8 +36,8 @@ class BudgetKeeper final : public Participant {
   template <class Change>
   void keep(const Change& change, driver::CUstream stream = nullptr, const OpIdentity& op = {}) REQUIRES(device_lock) {
     if (!budget_->bounded()) return;
-    const RequiredContext current(backend());
-    budget_->follow(allocations());
+    const RequiredContext current(base_.backend);
+    budget_->follow(*base_.allocations);
     change(*budget_);
     if (budget_->owes()) enforce(stream, op);
   }
@@ -34,6 +46,8 @@ class BudgetKeeper final : public Participant {
   // ends. Example: of 128 MiB, 115 are plain; an op that uses 64 MiB of managed memory would bring the device to
   // 179 MiB. Throws um::Error.
   void check(const RunningOp& op) const REQUIRES(device_lock);
+  // Notes the size of the op's working set.
+  void measure(RunningOp& op) const;
   // Ends exports of pages, for which code outside of ops has addresses, if the op's pages do not fit beside them.
   // Throws um::Error.
   void end_exports_for(const RunningOp& op) REQUIRES(device_lock);
@@ -55,15 +69,20 @@ class BudgetKeeper final : public Participant {
 
   void begin_op(RunningOp& op) override REQUIRES(device_lock);
 
+  // Ends exports until all together hold at most so many bytes of pages, or no more can end (engine/exports.h).
+  std::function<void(uint64_t bytes)> end_exports = [](uint64_t) {};
+
  private:
   void end_exports_beyond(uint64_t needed_bytes) REQUIRES(device_lock);
   void announce_faults(bool on) const noexcept;
   void enforce(driver::CUstream stream, const OpIdentity& op) REQUIRES(device_lock);
-  const Backend& backend() const;
-  const Allocations& allocations() const;
   uint64_t most_bytes() const;
   void seed(Budget& budget) const;
 
+  const BlockOwners& owners_;
+  Observation& observation_;
+  Sampling& sampling_;
+  const driver::AccessOwner serve_;
   Budget none_;
   std::unique_ptr<Budget> kept_;
   Budget* budget_ = &none_;

@@ -7,8 +7,6 @@
 
 #include "base/error.h"
 #include "base/on_error.h"
-#include "engine/device.h"
-#include "engine/doors.h"
 #include "memory/places.h"
 
 namespace um {
@@ -39,37 +37,17 @@ uint64_t end_of_page(uint64_t address) { return (address / kBlockBytes + 1) * kB
 
 }  // namespace
 
-// ---- owners ----------------------------------------------------------------------------------------------------
-
-void Conversion::remember(um_owners which) noexcept {
-  remembered_ = which;
-  if (remembers()) return;
-  device_.allocations->each_block([&](Block& block) { forget(&block); });
-}
-
-void Conversion::meet(Block* block, void* storage) {
-  Notes& its = notes(*block);
-  if (its.movable != nullptr) return device_.swapping.mover().transfers.meet(its.movable, storage);
-  if (remembers() && its.owner == nullptr && storage != nullptr)
-    its.owner = device_.owners.remember(storage, block->address);
-}
-
-void Conversion::forget(Block* block) noexcept {
-  if (notes(*block).owner != nullptr) device_.owners.forget(notes(*block).owner);
-  notes(*block).owner = nullptr;
-}
-
 // ---- all of them -----------------------------------------------------------------------------------------------
 
 um_converted Conversion::convert(const um_conversion& to) {
-  const RequiredContext current(device_.backend);
-  finish_kernels(device_.backend, Wait::converted_after_kernels, "waiting for what uses memory that changes its kind");
+  const RequiredContext current(base_.backend);
+  base_.backend.finish_kernels(Wait::converted_after_kernels, "waiting for what uses memory that changes its kind");
   std::vector<Block*> wrong;
-  device_.allocations->each_block([&](Block& block) {
+  base_.allocations->each_block([&](Block& block) {
     if (!has_kind(block, to.memory)) wrong.push_back(&block);
   });
   std::unordered_set<const Block*> fixed;  // a movable operand of an op is pinned instead
-  for (const RunningOp* const op : device_.guard.running_ops()) fixed.insert(op->fixed.begin(), op->fixed.end());
+  for (const RunningOp* const op : base_.ops.running) fixed.insert(op->fixed.begin(), op->fixed.end());
   std::sort(wrong.begin(), wrong.end(),
             [](const Block* a, const Block* b) { return a->record.serial < b->record.serial; });
   um_converted done{};
@@ -81,9 +59,9 @@ um_converted Conversion::convert(const um_conversion& to) {
     ++(moved ? done.moved : done.stayed);
     (moved ? done.moved_bytes : done.stayed_bytes) += bytes;
   }
-  device_.observation.collect();
-  for (const um_memory kind : {UM_MEMORY_MANAGED, UM_MEMORY_DEVICE}) static_cast<void>(device_.allocations->trim(kind));
-  device_.accounts.sample_residency();
+  observation_.collect();
+  for (const um_memory kind : {UM_MEMORY_MANAGED, UM_MEMORY_DEVICE}) static_cast<void>(base_.allocations->trim(kind));
+  accounts_.sample_residency();
   return done;
 }
 
@@ -100,7 +78,7 @@ bool Conversion::may_move(const Block& block, const um_conversion& to) const {
 // Returns false if memory is out, or if the owner no longer shows the address.
 bool Conversion::move(Block* block, const um_placement& to) {
   try {
-    if (to.memory == UM_MEMORY_CHUNKED && !device_.swapping.fits_small(block->record.bytes)) return to_movable(block);
+    if (to.memory == UM_MEMORY_CHUNKED && !swapping_.fits_small(block->record.bytes)) return to_movable(block);
     if (to.memory != UM_MEMORY_PREFER_DEVICE) return to_heap(block, to);
   } catch (const Error& error) {
     if (out_of_memory(error)) return false;
@@ -113,7 +91,7 @@ bool Conversion::move(Block* block, const um_placement& to) {
 // ---- one of them -----------------------------------------------------------------------------------------------
 
 bool Conversion::to_movable(Block* block) {
-  Mover& mover = device_.swapping.mover();
+  Mover& mover = swapping_.mover();
   Movable* const made = mover.make_out(block->record.bytes);
   if (made == nullptr) return false;
   Block* const place = made->block;
@@ -127,32 +105,32 @@ bool Conversion::to_movable(Block* block) {
   change_place(block, place);
   made->block = block;
   notes(*block).movable = made;
-  device_.allocations->give(place);
+  base_.allocations->give(place);
   return true;
 }
 
 bool Conversion::to_heap(Block* block, const um_placement& to) {
   const uint64_t bytes = block->record.bytes;
   const bool pages = to.memory == UM_MEMORY_MANAGED;
-  if (pages) device_.sampling.expect_managed();
-  Block* const place = device_.allocations->take(bytes, to);
-  const OnError undo([&] { device_.allocations->give(place); });
+  if (pages) sampling_.expect_managed();
+  Block* const place = base_.allocations->take(bytes, to);
+  const OnError undo([&] { base_.allocations->give(place); });
   Movable* const movable = notes(*block).movable;
-  if (movable != nullptr) device_.swapping.mover().finish_arrival(movable);
+  if (movable != nullptr) swapping_.mover().finish_arrival(movable);
   pages ? copy_to_pages(bytes, *place, *block, movable) : copy({0, bytes}, *place, nullptr, *block, movable);
   if (!show(block, place->address)) {
-    device_.allocations->give(place);
+    base_.allocations->give(place);
     return false;
   }
   change_place(block, place);
   if (movable == nullptr) {
-    device_.allocations->give(place);
+    base_.allocations->give(place);
     return true;
   }
   notes(*block).movable = nullptr;
   notes(*block).owner = std::exchange(movable->owner, nullptr);
   movable->block = place;
-  device_.swapping.mover().free(movable);
+  swapping_.mover().free(movable);
   return true;
 }
 
@@ -160,31 +138,30 @@ bool Conversion::to_heap(Block* block, const um_placement& to) {
 bool Conversion::show(Block* block, uint64_t address) noexcept {
   Movable* const movable = notes(*block).movable;
   void** const owner = movable != nullptr ? &movable->owner : &notes(*block).owner;
-  if (device_.owners.repoint(*owner, block->address, address)) return true;
-  device_.owners.forget(std::exchange(*owner, nullptr));
+  if (base_.owners.repoint(*owner, block->address, address)) return true;
+  base_.owners.forget(std::exchange(*owner, nullptr));
   return false;
 }
 
 // Afterwards the block lies where `place` did, and `place` where the block did.
 void Conversion::change_place(Block* block, Block* place) noexcept {
-  Observation& observation = device_.observation;
-  const bool followed = observation.swaps.residency != nullptr;
-  if (followed) observation.freed(block);
+  const bool followed = swaps_.residency != nullptr;
+  if (followed) observation_.freed(block);
   park(place);
   exchange_places(block, place);
   claim(place);
-  device_.allocations->moved(*block);
-  if (followed) observation.allocated(block, nullptr);
+  base_.allocations->moved(*block);
+  if (followed) observation_.allocated(block, nullptr);
 }
 
 // Copies in pieces if the allocation exceeds the share of managed memory, because a copy pages in what it writes. Each
 // page then evicts an earlier one. Example: 6 MiB within a share of 4 MiB take three copies, and 4 MiB at most.
 void Conversion::copy_to_pages(uint64_t bytes, const Block& to, const Block& from, const Movable* movable_from) {
   const uint64_t first = to.address / kBlockBytes * kBlockBytes, end = to.address + bytes;
-  const bool fits = end - first <= device_.budget.managed_limit_bytes() / kBlockBytes * kBlockBytes;
+  const bool fits = end - first <= budget_.managed_limit_bytes() / kBlockBytes * kBlockBytes;
   for (uint64_t at = to.address; at < end;) {
     const uint64_t piece_bytes = (fits ? end : std::min(end, end_of_page(at))) - at;
-    device_.budget.use(at, piece_bytes, Budget::Use::write);
+    budget_.use(at, piece_bytes, Budget::Use::write);
     copy({at - to.address, piece_bytes}, to, nullptr, from, movable_from);
     at += piece_bytes;
   }
@@ -193,7 +170,7 @@ void Conversion::copy_to_pages(uint64_t bytes, const Block& to, const Block& fro
 // The driver accepts managed memory on either side of copies between host and device.
 void Conversion::copy(Piece piece, const Block& to, const Movable* movable_to, const Block& from,
                       const Movable* movable_from) {
-  const Backend& backend = device_.backend;
+  const Backend& backend = base_.backend;
   const uint64_t bytes = piece.bytes, to_address = to.address + piece.offset_bytes;
   const uint64_t from_address = from.address + piece.offset_bytes;
   void* const host_to = reinterpret_cast<void*>(to_address);

@@ -6,24 +6,26 @@
 #pragma once
 
 #include "base/thread_safety.h"
-#include "engine/notes.h"
+#include "engine/accounts.h"
+#include "engine/budget_keeper.h"
+#include "engine/device_base.h"
+#include "engine/swapping.h"
 #include "umadvise.h"
-
-struct um_device;
 
 namespace um {
 
 class Conversion {
  public:
-  explicit Conversion(um_device& device) : device_(device) {}
-
-  // Sets whether owners of memory that is no Movable are remembered.
-  void remember(um_owners which) noexcept;
-  bool remembers() const { return remembered_ != UM_OWNERS_FORGOTTEN; }
-  bool converts_in_ops() const { return remembered_ == UM_OWNERS_CONVERTED_IN_OPS; }
-  // Notes the storage that shows the allocation's address.
-  void meet(Block* block, void* storage) REQUIRES(device_lock);
-  void forget(Block* block) noexcept;
+  // Everything is borrowed.
+  Conversion(DeviceBase& base, const SwapEvents& swaps, Sampling& sampling, Observation& observation,
+             BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
+      : base_(base),
+        swaps_(swaps),
+        sampling_(sampling),
+        observation_(observation),
+        budget_(budget),
+        accounts_(accounts),
+        swapping_(swapping) {}
 
   // Converts all allocations of other kinds. Operands and results of running ops are not converted. Throws um::Error if
   // the driver fails; allocations converted before the failure remain converted.
@@ -43,8 +45,13 @@ class Conversion {
       REQUIRES(device_lock);
   void copy(Piece piece, const Block& to, const Movable* movable_to, const Block& from, const Movable* movable_from);
 
-  um_device& device_;
-  um_owners remembered_ = UM_OWNERS_FORGOTTEN;
+  DeviceBase& base_;
+  const SwapEvents& swaps_;
+  Sampling& sampling_;
+  Observation& observation_;
+  BudgetKeeper& budget_;
+  Accounts& accounts_;
+  Swapping& swapping_;
 };
 
 }  // namespace um

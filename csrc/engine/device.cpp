@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/on_error.h"
-#include "engine/routes.h"
 
 namespace {
 
@@ -25,44 +24,44 @@ void check(const um_link& link) {
 
 }  // namespace
 
-um_device::Parts::Parts(um_device& device)
-    : guard(device),
-      observation(device),
-      times(device.backend, observation.swaps),
-      accounts(device),
-      budget(device),
-      workspaces(um::workspaces(device)),
-      streams(device),
-      exports(device),
-      swapping(device),
-      conversion(device),
-      plan_executor(device),
-      recording(device),
-      sampling(device),
-      repetition(device),
-      step_undo(device) {}
+um_device::Parts::Parts(um::DeviceBase& base)
+    : times(base.backend, swaps),
+      streams(base.backend, base.fences),
+      repetition(base),
+      step_undo(base),
+      block_owners(base),
+      sampling(base, log, swaps, times, tape),
+      observation(base, log, swaps, times, sampling),
+      budget(base, block_owners, observation, sampling, serve_stray_access),
+      accounts(base, sampling, budget),
+      workspaces(base, budget),
+      swapping(base, swaps, sampling, step_undo, serve_stray_access, tell_stray_access),
+      exports(base, budget, accounts, swapping),
+      recording(base, tape, observation, swapping),
+      plan_executor(base, streams, budget, accounts, swapping),
+      conversion(base, swaps, sampling, observation, budget, accounts, swapping),
+      guard(base, swaps, times, streams, step_undo, block_owners, observation, budget, accounts, swapping) {}
 
 um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
-    : backend(std::move(its_backend)),
-      owners(its_owners),
+    : DeviceBase(this, std::move(its_backend), its_owners),
       parts_(std::make_unique<Parts>(*this)),
       guard(parts_->guard),
-      observation(parts_->observation),
       times(parts_->times),
-      accounts(parts_->accounts),
-      budget(parts_->budget),
-      workspaces(*parts_->workspaces),
       streams(parts_->streams),
-      exports(parts_->exports),
-      swapping(parts_->swapping),
-      conversion(parts_->conversion),
-      plan_executor(parts_->plan_executor),
-      recording(parts_->recording),
-      sampling(parts_->sampling),
       repetition(parts_->repetition),
-      step_undo(parts_->step_undo) {
-  if (backend.hooks->exact && backend.counting == UM_COUNTING_RAW) guard.join(accounts);
-  if (!backend.hooks->in_host) guard.join(workspaces);
+      step_undo(parts_->step_undo),
+      block_owners(parts_->block_owners),
+      sampling(parts_->sampling),
+      observation(parts_->observation),
+      budget(parts_->budget),
+      accounts(parts_->accounts),
+      swapping(parts_->swapping),
+      exports(parts_->exports),
+      recording(parts_->recording),
+      plan_executor(parts_->plan_executor),
+      conversion(parts_->conversion) {
+  if (backend.hooks->exact && backend.counting == UM_COUNTING_RAW) participants.join(accounts);
+  if (!backend.hooks->in_host) participants.join(parts_->workspaces);
 }
 
 // Keeps every device reachable for the life of the process. Frees the participants of emptied devices, but only when
@@ -80,8 +79,9 @@ void um_device::free_parts() noexcept {
   const Lock lock = try_lock();
   if (!lock.owns_lock()) return;
   um::device_lock.assert_held();
-  if (!emptied_ || !has_parts() || !guard.running_ops().empty()) return;
+  if (!emptied_ || !has_parts() || !ops.running.empty()) return;
   parts_.reset();
+  ops = {};
   backend.helper.reset();
 }
 
@@ -104,7 +104,6 @@ um_device::Locked um_device::alive() {
 }
 
 void um_device::close() {
-  um::forget_route(this);
   const Locked locked = lock();
   if (!accepts_) throw um::Error(UM_BAD_STATE, "the device is closed already");
   accepts_ = false;
@@ -127,7 +126,7 @@ bool um_device::empty_out() noexcept {
   }
   backend.helper->end();
   observation.collect();
-  guard.leave_all();
+  participants.leave_all();
   allocations.reset();
   sampling.close();  // while the context of its events exists
   recording.durations.destroy();
@@ -159,6 +158,11 @@ void um_device::query(um_device_info* out) {
   size_t free_bytes = 0, total_bytes = 0;
   backend.check(backend.call().mem_get_info(&free_bytes, &total_bytes), "asking for free device memory");
   out->free_bytes = free_bytes;
+}
+
+void um_device::read(um_swap_counters* out) {
+  swapping.read(out);
+  plan_executor.tell(out);
 }
 
 void um_device::fail(const char* function, uint64_t nth) {

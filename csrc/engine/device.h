@@ -1,21 +1,19 @@
-// One open device: its allocations and its participants.
+// One open device, which makes its participants and owns them (engine/device_base.h).
 //
 // A um_device that open() returned is never destroyed, only emptied: handles and addresses that are used too late find
 // a closed device instead of freed memory. Its participants are freed, so a process that opens a thousand sessions
 // keeps less than 1 KiB of each.
-//
-// One lock guards all members. Its holder may call the driver and the device's hooks, but never touches managed memory
-// (docs/architecture.md, locks).
 #pragma once
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
 #include "base/thread_safety.h"
 #include "engine/accounts.h"
+#include "engine/block_owners.h"
 #include "engine/budget_keeper.h"
 #include "engine/conversion.h"
+#include "engine/device_base.h"
 #include "engine/exports.h"
 #include "engine/guard.h"
 #include "engine/matching/plan_executor.h"
@@ -28,10 +26,9 @@
 #include "engine/streams.h"
 #include "engine/swapping.h"
 #include "engine/times.h"
-#include "memory/allocations.h"
-#include "memory/backend.h"
+#include "engine/workspaces.h"
 
-struct um_device {
+struct um_device : um::DeviceBase {
   struct Parts;
 
  public:
@@ -63,8 +60,8 @@ struct um_device {
   // already, or if the driver does not take its memory back.
   void close();
   bool accepts_allocations() const { return accepts_.load(std::memory_order_relaxed); }
-  Locked lock() ACQUIRE(um::device_lock) { return {this, Lock(mutex_)}; }
-  Lock try_lock() { return Lock(mutex_, std::try_to_lock); }
+  Locked lock() ACQUIRE(um::device_lock) { return {this, Lock(mutex)}; }
+  Lock try_lock() { return Lock(mutex, std::try_to_lock); }
   // Throws um::Error if the device has been emptied.
   Locked alive() ACQUIRE(um::device_lock) NO_THREAD_SAFETY_ANALYSIS;
   // Returns whether the participants still exist. Requires the lock. Without the lock, the members from `guard` on may
@@ -84,13 +81,23 @@ struct um_device {
   static void label(const void* address, uint32_t role, uint32_t name);
   static Found find(uint64_t address, bool at_start) ACQUIRE(um::device_lock) NO_THREAD_SAFETY_ANALYSIS;
   static Found find_range(const void* address, uint64_t bytes) ACQUIRE(um::device_lock) NO_THREAD_SAFETY_ANALYSIS;
+  // Notes the storage that shows an allocation of any device.
+  static void show(const void* address, void* storage) noexcept;
+  // Begin an op. Throw um::Error if the device has been closed. end_op() then does nothing.
+  void begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather, void* context);
+  void begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, const um_access* accesses,
+                uint32_t count);
+  // Returns how many chunked allocations the op made that outlive it and were never seen.
+  uint32_t end_op(const um_shown* outputs, uint32_t count) noexcept;
+  // Makes an access possible that no op announced (`driver::AccessOwner`).
+  static bool serve_stray_access(uint64_t address, bool write) noexcept;
+  // Describes the memory and the op of a fatal access in a few words (`driver::AccessDescriber`).
+  static void tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept;
 
   // ---- the lock is held ----
-  // Return nullptr for an address of another device. The block starts at the address, or else contains it.
-  um::Arena* own_arena(uint64_t address) const;
-  um::Block* own_block(const void* address) const;
   uint64_t list(um_allocation* out, uint64_t capacity) REQUIRES(um::device_lock);
   void query(um_device_info* out) REQUIRES(um::device_lock);
+  void read(um_swap_counters* out) REQUIRES(um::device_lock);
   // Gives unused memory back to the driver.
   void trim() REQUIRES(um::device_lock);
   // Throw um::Error if the provider cannot do this.
@@ -102,31 +109,25 @@ struct um_device {
   // (link_measure.cpp).
   void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]) REQUIRES(um::device_lock);
 
-  um::Backend backend;
-  um::Owners& owners;
-  // Both are reset when the device is emptied.
-  std::unique_ptr<um::Allocations> allocations = std::make_unique<um::Allocations>(this, backend);
-  std::unique_ptr<um::Fences> fences = std::make_unique<um::Fences>(backend);
-
  private:
   std::unique_ptr<Parts> parts_;
 
  public:
   um::Guard& guard;
-  um::Observation& observation GUARDED_BY(um::device_lock);
   um::Times& times GUARDED_BY(um::device_lock);
-  um::Accounts& accounts GUARDED_BY(um::device_lock);
-  um::BudgetKeeper& budget GUARDED_BY(um::device_lock);
-  um::Participant& workspaces GUARDED_BY(um::device_lock);
   um::Streams& streams GUARDED_BY(um::device_lock);
-  um::Exports& exports GUARDED_BY(um::device_lock);
-  um::Swapping& swapping GUARDED_BY(um::device_lock);
-  um::Conversion& conversion GUARDED_BY(um::device_lock);
-  um::PlanExecutor& plan_executor GUARDED_BY(um::device_lock);
-  um::Recording& recording GUARDED_BY(um::device_lock);
-  um::Sampling& sampling GUARDED_BY(um::device_lock);
   um::Repetition& repetition GUARDED_BY(um::device_lock);
   um::StepUndo& step_undo GUARDED_BY(um::device_lock);
+  um::BlockOwners& block_owners GUARDED_BY(um::device_lock);
+  um::Sampling& sampling GUARDED_BY(um::device_lock);
+  um::Observation& observation GUARDED_BY(um::device_lock);
+  um::BudgetKeeper& budget GUARDED_BY(um::device_lock);
+  um::Accounts& accounts GUARDED_BY(um::device_lock);
+  um::Swapping& swapping GUARDED_BY(um::device_lock);
+  um::Exports& exports GUARDED_BY(um::device_lock);
+  um::Recording& recording GUARDED_BY(um::device_lock);
+  um::PlanExecutor& plan_executor GUARDED_BY(um::device_lock);
+  um::Conversion& conversion GUARDED_BY(um::device_lock);
 
  private:
   um_device(um::Backend its_backend, um::Owners& its_owners);
@@ -141,30 +142,33 @@ struct um_device {
   um_allocation describe(const um::Block& block) REQUIRES(um::device_lock);
 
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};
-  std::mutex mutex_;
   std::atomic<bool> accepts_{true};
   // The smallest request that plain memory refused since a block of it was last freed.
   uint64_t refused_bytes_ GUARDED_BY(um::device_lock) = kNothingRefused;
   bool emptied_ GUARDED_BY(um::device_lock) = false;
 };
 
-// All participants. They refer to the device, not to each other.
+// All participants, in the order of their floors: each refers only to those before it.
 struct um_device::Parts {
-  explicit Parts(um_device& device);
+  explicit Parts(um::DeviceBase& base);
 
-  um::Guard guard;
-  um::Observation observation;
+  um::EventLog log;
+  um::SwapEvents swaps{log};
+  um::Tape tape;
   um::Times times;
-  um::Accounts accounts;
-  um::BudgetKeeper budget;
-  std::unique_ptr<um::Participant> workspaces;
   um::Streams streams;
-  um::Exports exports;
-  um::Swapping swapping;
-  um::Conversion conversion;
-  um::PlanExecutor plan_executor;
-  um::Recording recording;
-  um::Sampling sampling;
   um::Repetition repetition;
   um::StepUndo step_undo;
+  um::BlockOwners block_owners;
+  um::Sampling sampling;
+  um::Observation observation;
+  um::BudgetKeeper budget;
+  um::Accounts accounts;
+  um::Workspaces workspaces;
+  um::Swapping swapping;
+  um::Exports exports;
+  um::Recording recording;
+  um::PlanExecutor plan_executor;
+  um::Conversion conversion;
+  um::Guard guard;
 };

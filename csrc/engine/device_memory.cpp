@@ -50,7 +50,7 @@ class GuardsTurn {
 
 void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use) {
   if (bytes == 0) return nullptr;
-  RunningOp* const op = um::running_op != nullptr && um::running_op->device == this ? um::running_op : nullptr;
+  RunningOp* const op = own_op();
   const auto user = static_cast<um::driver::CUstream>(stream);
   uint64_t address = 0;
   bool managed = false;
@@ -64,7 +64,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
     if (op != nullptr) um::make_room(op->fixed, op->fixed.size() + 1);
     Block* const block = counting_failures(&allocations->statistics, [&] {
       um::device_lock.assert_held();
-      const um::Birth birth = guard.birth(op);
+      const um::Birth birth = ops.birth(op);
       return placement.memory == UM_MEMORY_CHUNKED
                  ? swapping.allocate(bytes, placement, birth, op, user, use == Use::outside_ops)
                  : allocate_preferred(bytes, placement, birth);
@@ -80,7 +80,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
       });
       place(block, op, stream);
     }
-    for (um::Participant* const each : guard.at_memory()) each->allocated(block, op);
+    for (um::Participant* const each : participants.at_memory()) each->allocated(block, op);
     if (arena_changes != allocations->arena_changes()) accounts.sample_residency();
   }
   // In ordered counting, outputs are touched here in order of allocation, and not by the kernel's threads in any order.
@@ -117,7 +117,7 @@ void um_device::place(Block* block, RunningOp* op, void* stream) {
                           backend.why_no_migration() == nullptr && !budget.holds(*block);
   if (op != nullptr && !op->untouched) {
     op->working_set.add(block->address, block->record.bytes, true);
-    guard.measure(*op);
+    budget.measure(*op);
     budget.check(*op);
     budget.end_exports_for(*op);
     budget.keep([&](um::Budget& model) { model.use_newest(op->working_set); }, op->stream, op->identity);
@@ -136,7 +136,7 @@ um_device::Found um_device::find(uint64_t address, bool at_start) {
   um::Arena* arena = um::address_map().find(address);
   found.device = arena != nullptr ? arena->device.load(std::memory_order_relaxed) : nullptr;
   if (found.device == nullptr) return found;
-  found.lock = Lock(found.device->mutex_);
+  found.lock = Lock(found.device->mutex);
   // The arena may have been closed, and reopened by another device, before this thread had the lock.
   if (um::address_map().find(address) == arena && arena->device.load(std::memory_order_relaxed) == found.device) {
     found.block = at_start ? arena->starting_at(address) : arena->containing(address);
@@ -161,19 +161,6 @@ um_device::Found um_device::find_range(const void* address, uint64_t bytes) {
   return found;
 }
 
-um::Arena* um_device::own_arena(uint64_t address) const {
-  um::Arena* arena = um::address_map().find(address);
-  return arena != nullptr && arena->device.load(std::memory_order_relaxed) == this ? arena : nullptr;
-}
-
-Block* um_device::own_block(const void* address) const {
-  const uint64_t at = address_of(address);
-  const um::Arena* arena = own_arena(at);
-  if (arena == nullptr) return nullptr;
-  Block* block = arena->starting_at(at);
-  return block != nullptr ? block : arena->containing(at);
-}
-
 bool um_device::free(void* pointer) noexcept {
   if (um::process::over()) return owns(pointer);
   const Found found = find(address_of(pointer), true);
@@ -183,14 +170,14 @@ bool um_device::free(void* pointer) noexcept {
 }
 
 void um_device::release(Block* block) noexcept {
-  for (um::Participant* const each : guard.at_memory()) each->freed(block);
+  for (um::Participant* const each : participants.at_memory()) each->freed(block);
   const um::Notes& notes = um::notes(*block);
   if (notes.exports > 0) exports.forget(*block);
-  if (notes.owner != nullptr) conversion.forget(block);
+  if (notes.owner != nullptr) block_owners.forget(block);
   if (notes.workspace) budget.set_workspace(block, false);
   if (notes.discarded) streams.discard(*block);
   if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;
-  if (RunningOp* const op = guard.own_op()) op->working_set.remove(block->address);
+  if (RunningOp* const op = own_op()) op->working_set.remove(block->address);
   give_back(block);
   if (accepts_) return;
   budget.drop_if_idle();
@@ -233,7 +220,7 @@ void um_device::label(const void* address, uint32_t role, uint32_t name) {
   const uint32_t role_before = record.role, name_before = record.name;
   found.device->allocations->label(found.block, role, name);
   if (record.role == role_before && record.name == name_before) return;
-  for (um::Participant* const each : found.device->guard.at_memory()) each->labelled(*found.block);
+  for (um::Participant* const each : found.device->participants.at_memory()) each->labelled(*found.block);
   found.device->observation.tell_label(*found.block);
 }
 

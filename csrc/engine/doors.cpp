@@ -39,14 +39,6 @@ void through_host(void* to, const void* from, uint64_t bytes) {
   }
 }
 
-}  // namespace
-
-void finish_kernels(const Backend& backend, Wait name, const std::string& doing) {
-  if (!backend.hooks->in_host && !left_out(name)) backend.check(backend.call().ctx_synchronize(), doing);
-}
-
-namespace {
-
 // Copies between an allocation and memory of the host.
 void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
   um_device::Found found = um_device::find_range(device_address, bytes);
@@ -67,7 +59,7 @@ void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
     const Held held(found);
     const std::string doing =
         "copying " + std::to_string(bytes) + " bytes " + (to_device ? "to" : "from") + " the device";
-    finish_kernels(backend, to_device ? Wait::host_write_after_kernels : Wait::host_read_after_kernels, doing);
+    backend.finish_kernels(to_device ? Wait::host_write_after_kernels : Wait::host_read_after_kernels, doing);
     backend.check(to_device ? backend.call().memcpy_htod_async(at, host, bytes, nullptr)
                             : backend.call().memcpy_dtoh_async(host, at, bytes, nullptr),
                   doing);
@@ -87,6 +79,20 @@ void copy_from_host(void* device_address, const void* host, uint64_t bytes) {
 void copy_to_host(void* host, const void* device_address, uint64_t bytes) {
   if (um_device::owns(host)) return through_host(host, device_address, bytes);
   if (bytes > 0) copy(const_cast<void*>(device_address), host, bytes, false);
+}
+
+void lend(const void* address, void* stream) {
+  const um_device::Found found = um_device::find_range(address, 0);
+  const auto user = static_cast<driver::CUstream>(stream);
+  um_device& device = *found.device;
+  device.streams.note(user);
+  if (found.block->arena->heap->placement.memory != UM_MEMORY_CHUNKED || left_out(Wait::stream_lent)) return;
+  const RequiredContext current(device.backend);
+  if (Movable* const movable = notes(*found.block).movable) {
+    device.swapping.mover().transfers.lend(user, movable);
+  } else {
+    device.swapping.mover().waits.streams.lend(user);  // the arenas of small blocks wait for all known streams
+  }
 }
 
 void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {

@@ -4,9 +4,6 @@
 
 #include "base/error.h"
 #include "base/on_error.h"
-#include "engine/device.h"
-#include "engine/doors.h"
-#include "memory/address_map.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -16,49 +13,56 @@ uint64_t page_bytes(const Block& block) { return Budget::spanned_bytes(block.add
 
 }  // namespace
 
-uint64_t Exports::add(const void* address) {
-  const um_device::Found found = um_device::find_range(address, 0);
-  const uint64_t offset_bytes = address_of(address) - found.block->address;
-  found.device->exports.hold(found.block, false);
-  ++notes(*found.block).exports;
-  return found.block->address + offset_bytes;
+Exports::Exports(DeviceBase& base, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
+    : base_(base), budget_(budget), accounts_(accounts), swapping_(swapping) {
+  budget.end_exports = [this](uint64_t bytes) {
+    device_lock.assert_held();
+    static_cast<void>(keep_pages_below(bytes));
+  };
+  swapping.end_export = [this] {
+    device_lock.assert_held();
+    return end_oldest(UM_MEMORY_CHUNKED);
+  };
 }
 
-void Exports::add_lasting(const void* address) {
-  const um_device::Found found = um_device::find_range(address, 0);
-  Exports& exports = found.device->exports;
-  Notes& its = notes(*found.block);
-  if (exports.exceeds_budget(*found.block) || !exports.can_hold(*found.block)) {
+uint64_t Exports::add(Block* block, uint64_t address) {
+  const uint64_t offset_bytes = address - block->address;
+  hold(block, false);
+  ++notes(*block).exports;
+  return block->address + offset_bytes;
+}
+
+void Exports::add_lasting(Block* block) {
+  Notes& its = notes(*block);
+  if (exceeds_budget(*block) || !can_hold(*block)) {
     its.gave_way = true;  // the allocation may move, and its mover must know that code has its address
     return;
   }
   if (its.lasting == 0) {
-    exports.hold(found.block, true);
+    hold(block, true);
     ++its.exports;
     its.gave_way = false;
   }
-  its.lasting = ++exports.last_lasting_;
+  its.lasting = ++last_lasting_;
 }
 
-void Exports::release(const void* address) {
-  const um_device::Found found = um_device::find_range(address, 0);
-  const Notes& its = notes(*found.block);
+void Exports::release(Block* block) {
+  const Notes& its = notes(*block);
   if (its.exports == (its.lasting != 0 ? 1 : 0)) throw Error(UM_BAD_STATE, "the allocation has no export to release");
-  found.device->exports.end(found.block);
+  end(block);
 }
 
 bool Exports::can_hold(const Block& block) const {
-  return device_.backend.hooks->exact || block.arena->heap->placement.memory == UM_MEMORY_CHUNKED;
+  return base_.backend.hooks->exact || block.arena->heap->placement.memory == UM_MEMORY_CHUNKED;
 }
 
-uint64_t Exports::shown(const void* address) {
-  const um_device::Found found = um_device::find_range(address, 0);
-  const uint64_t offset_bytes = address_of(address) - found.block->address;
-  Movable* const movable = notes(*found.block).movable;
-  if (movable == nullptr) return address_of(address);
-  const RequiredContext current(found.device->backend);
-  Transfers& transfers = found.device->swapping.mover().transfers;
-  if (notes(*found.block).exports > 0) transfers.hand_out(movable, true);
+uint64_t Exports::shown(Block* block, uint64_t address) {
+  const uint64_t offset_bytes = address - block->address;
+  Movable* const movable = notes(*block).movable;
+  if (movable == nullptr) return address;
+  const RequiredContext current(base_.backend);
+  Transfers& transfers = swapping_.mover().transfers;
+  if (notes(*block).exports > 0) transfers.hand_out(movable, true);
   return transfers.reserve(movable) + offset_bytes;
 }
 
@@ -71,11 +75,11 @@ void Exports::hold(Block* block, bool for_life) {
   if (managed(*block) && !held) return pin_pages(*block);
   Movable* const movable = notes(*block).movable;
   if (movable == nullptr) return;  // it is never evicted
-  const RequiredContext current(device_.backend);
-  Transfers& transfers = device_.swapping.mover().transfers;
+  const RequiredContext current(base_.backend);
+  Transfers& transfers = swapping_.mover().transfers;
   if (!held) {
     transfers.call_back(movable);
-    device_.swapping.hold(movable, true);
+    swapping_.hold(movable, true);
   }
   const OnError undo([&] { movable->pins -= held ? 0 : 1; });
   transfers.stand_by(movable);  // the code that gets the address may use it in any stream
@@ -84,12 +88,12 @@ void Exports::hold(Block* block, bool for_life) {
 
 bool Exports::exceeds_budget(const Block& block) const {
   const uint64_t bytes = page_bytes(block);
-  return managed(block) && bytes > device_.budget.managed_limit_bytes() && bytes <= device_.backend.total_bytes;
+  return managed(block) && bytes > budget_.managed_limit_bytes() && bytes <= base_.backend.total_bytes;
 }
 
 uint64_t Exports::pinned_page_bytes() const {
   uint64_t bytes = 0;
-  device_.allocations->each_arena([&](const Arena& arena) {
+  base_.allocations->each_arena([&](const Arena& arena) {
     if (arena.heap->placement.memory != UM_MEMORY_MANAGED) return;
     arena.each_block([&](const Block& block) { bytes += notes(block).exports > 0 ? page_bytes(block) : 0; });
   });
@@ -104,15 +108,15 @@ bool Exports::keep_pages_below(uint64_t bytes) {
 }
 
 void Exports::pin_pages(const Block& block) {
-  const Backend& backend = device_.backend;
-  const uint64_t bytes = block.record.bytes, most_bytes = device_.budget.managed_limit_bytes();
+  const Backend& backend = base_.backend;
+  const uint64_t bytes = block.record.bytes, most_bytes = budget_.managed_limit_bytes();
   static_cast<void>(keep_pages_below(most_bytes - std::min(most_bytes, page_bytes(block))));
   bool in_budget = false;
   const OnError undo([&] {
     device_lock.assert_held();
-    if (in_budget) device_.budget.unpin(block);
+    if (in_budget) budget_.unpin(block);
   });
-  device_.budget.keep([&](Budget& budget) {
+  budget_.keep([&](Budget& budget) {
     budget.pin(block.address, bytes);
     in_budget = true;
   });
@@ -123,7 +127,7 @@ void Exports::pin_pages(const Block& block) {
                     " resident at once: with what is exported already that does not fit the capacity of " +
                     in_words(backend.total_bytes) + "; copy it out instead, or give back other exports");
   }
-  device_.accounts.sample_residency();
+  accounts_.sample_residency();
 }
 
 void Exports::end(Block* block) noexcept {
@@ -134,13 +138,13 @@ void Exports::end(Block* block) noexcept {
 
 void Exports::forget(const Block& block) noexcept {
   if (!managed(block)) return;
-  device_.backend.hooks->unpin(device_.backend.ordinal, block.address, block.record.bytes);
-  device_.budget.unpin(block);
+  base_.backend.hooks->unpin(base_.backend.ordinal, block.address, block.record.bytes);
+  budget_.unpin(block);
 }
 
 bool Exports::end_oldest(um_memory memory) {
   Block* oldest = nullptr;
-  device_.allocations->each_arena([&](const Arena& arena) {
+  base_.allocations->each_arena([&](const Arena& arena) {
     if (arena.heap->placement.memory != memory) return;
     arena.each_block([&](Block& block) {
       const Notes& its = notes(block);
@@ -151,11 +155,11 @@ bool Exports::end_oldest(um_memory memory) {
   });
   if (oldest == nullptr) return false;
   // Kernels that were given the address may run in streams that no op used.
-  finish_kernels(device_.backend, Wait::export_ended, "waiting for what uses an exported address");
+  base_.backend.finish_kernels(Wait::export_ended, "waiting for what uses an exported address");
   end(oldest);
   notes(*oldest).lasting = 0;
   notes(*oldest).gave_way = true;
-  ++device_.allocations->statistics.exports_ended;
+  ++base_.allocations->statistics.exports_ended;
   return true;
 }
 

@@ -8,23 +8,27 @@
 #pragma once
 
 #include "base/thread_safety.h"
-#include "engine/notes.h"
+#include "engine/accounts.h"
+#include "engine/budget_keeper.h"
+#include "engine/device_base.h"
+#include "engine/swapping.h"
 #include "umadvise.h"
 
 namespace um {
 
 class Exports {
  public:
-  explicit Exports(um_device& device) : device_(device) {}
+  // Everything is borrowed. `budget` and `swapping` end exports through this object.
+  Exports(DeviceBase& base, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping);
 
-  // These functions take the lock, and throw um::Error.
+  // These functions throw um::Error. `address` lies in the block.
   // Returns the present address of the same byte, because becoming resident may move the allocation.
-  static uint64_t add(const void* address);
-  static void add_lasting(const void* address);
-  static void release(const void* address);
+  uint64_t add(Block* block, uint64_t address) REQUIRES(device_lock);
+  void add_lasting(Block* block) REQUIRES(device_lock);
+  void release(Block* block) REQUIRES(device_lock);
   // Returns the address that the allocation shows for life in place of this one. It is compared with others, so nothing
   // is pinned.
-  static uint64_t shown(const void* address);
+  uint64_t shown(Block* block, uint64_t address) REQUIRES(device_lock);
 
   // Ends the lasting export of this kind of memory that was asked for longest ago, if nothing else pins its allocation:
   // the code that asked has most likely used the address. Returns false if there is none. The context is current.
@@ -44,7 +48,10 @@ class Exports {
   void pin_pages(const Block& block) REQUIRES(device_lock);
   void end(Block* block) noexcept REQUIRES(device_lock);
 
-  um_device& device_;
+  DeviceBase& base_;
+  BudgetKeeper& budget_;
+  Accounts& accounts_;
+  Swapping& swapping_;
   uint64_t last_lasting_ = 0;  // counts the requests for lasting exports
 };
 

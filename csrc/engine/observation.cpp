@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "engine/device.h"
+#include "engine/device_base.h"
 
 namespace um {
 namespace {
@@ -24,21 +24,21 @@ uint8_t neighbours(const Arena& arena, uint64_t address, const Block* than) {
 }  // namespace
 
 void Observation::set(bool on) {
-  if (on == swaps.on) return;
+  if (on == swaps_.on) return;
   collect();
-  const Backend& backend = device_.backend;
-  swaps.on = on;
+  const Backend& backend = base_.backend;
+  swaps_.on = on;
   if (!backend.hooks->exact) return;
-  on ? device_.guard.join(*this) : device_.guard.leave(*this);
+  on ? base_.participants.join(*this) : base_.participants.leave(*this);
   backend.hooks->record(backend.ordinal, on);
-  set_context(contexts_.begin(swaps.op));
-  device_.times.set(on);
-  swaps.residency = on ? &residency_ : nullptr;
+  set_context(contexts_.begin(swaps_.op));
+  times_.set(on);
+  swaps_.residency = on ? &residency_ : nullptr;
   on ? recount() : residency_.give_up();
 }
 
 void Observation::push(const um_event& event) noexcept {
-  if (swaps.on) log_.push(event);
+  if (swaps_.on) log_.push(event);
 }
 
 uint64_t Observation::drain(um_event* out, uint64_t capacity) {
@@ -51,27 +51,25 @@ uint64_t Observation::waiting() {
   return log_.size();
 }
 
-uint64_t Observation::dropped() const {
-  return log_.dropped() + device_.backend.hooks->dropped(device_.backend.ordinal);
-}
+uint64_t Observation::dropped() const { return log_.dropped() + base_.backend.hooks->dropped(base_.backend.ordinal); }
 
 void Observation::collect() noexcept {
-  const Backend& backend = device_.backend;
+  const Backend& backend = base_.backend;
   driver::DeviceEvent events[kEventsAtATime];
-  while (swaps.on && backend.hooks->pending(backend.ordinal)) {
+  while (swaps_.on && backend.hooks->pending(backend.ordinal)) {
     const uint64_t count = backend.hooks->drain(backend.ordinal, events, kEventsAtATime);
     for (uint64_t i = 0; i < count; ++i) {
       const OpIdentity op = contexts_.find(events[i].context);
       follow(events[i], op);
       if (events[i].change != driver::ResidencyChange::none) continue;
       log_.push(attribute(events[i], op));
-      device_.recording.serviced(events[i], op.index != 0);
+      for (Participant* const each : base_.participants.at_ops()) each->serviced(events[i], op.index != 0);
     }
   }
 }
 
 void Observation::set_context(uint64_t context) const noexcept {
-  device_.backend.hooks->set_context(device_.backend.ordinal, context);
+  base_.backend.hooks->set_context(base_.backend.ordinal, context);
 }
 
 um_event Observation::attribute(const driver::DeviceEvent& from, const OpIdentity& op) const {
@@ -86,7 +84,7 @@ um_event Observation::attribute(const driver::DeviceEvent& from, const OpIdentit
   event.unordered = from.unordered;
   event.first_touch = from.first_touch;
   tell_of(op, &event);
-  const Arena* arena = device_.own_arena(from.address);
+  const Arena* arena = base_.own_arena(from.address);
   if (arena == nullptr) return event;
   // The event is about a whole block. If no allocation starts there, the first one above is named.
   if (const Block* block = arena->nearest(from.address)) {
@@ -102,13 +100,13 @@ um_event Observation::attribute(const driver::DeviceEvent& from, const OpIdentit
 void Observation::begin_op(RunningOp& op) {
   collect();
   set_context(contexts_.begin(op.identity));
-  swaps.note(op.identity);
+  swaps_.note(op.identity);
 }
 
 void Observation::end_op(RunningOp& op) noexcept {
   collect();
   residency_.ran(op.identity, op.compute_ns);
-  set_context(OpContexts::outside(device_.guard.step()));
+  set_context(OpContexts::outside(base_.ops.step));
 }
 
 // The arenas may have changed. The allocation counts from now on.
@@ -127,7 +125,7 @@ void Observation::tell_label(const Block& block) noexcept {
   um_event event{};
   event.start_ns = now_ns();
   event.kind = UM_EVENT_LABEL;
-  event.step = device_.guard.step();
+  event.step = base_.ops.step;
   tell_of(block.record, &event);
   push(event);
 }
@@ -142,23 +140,23 @@ void Observation::reset_peaks() noexcept {
 // A block that was resident before it left, or after it arrived, counts as resident while the op ran.
 void Observation::follow(const driver::DeviceEvent& event, const OpIdentity& op) noexcept {
   using driver::ResidencyChange;
-  const Arena* const arena = device_.own_arena(event.address);
+  const Arena* const arena = base_.own_arena(event.address);
   if (arena != nullptr && arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // the mover reports these moves
   if (event.change == ResidencyChange::arrived) residency_.arrived(event.address, arena);
-  swaps.note(op);
+  swaps_.note(op);
   if (event.change == ResidencyChange::left) residency_.left(event.address, arena);
 }
 
 bool Observation::is_exact() const {
-  return residency_.known() && device_.backend.hooks->dropped(device_.backend.ordinal) == dropped_before_;
+  return residency_.known() && base_.backend.hooks->dropped(base_.backend.ordinal) == dropped_before_;
 }
 
 // Counts the present state. Pending events then change nothing for the blocks that they are about.
 void Observation::recount() noexcept {
-  const Backend& backend = device_.backend;
+  const Backend& backend = base_.backend;
   residency_.clear();
   dropped_before_ = backend.hooks->dropped(backend.ordinal);
-  device_.allocations->each_arena([&](const Arena& arena) {
+  base_.allocations->each_arena([&](const Arena& arena) {
     if (arena.heap->placement.memory == UM_MEMORY_CHUNKED) return;  // many addresses show one chunk
     for (uint64_t at = arena.address(); at < arena.address() + arena.bytes(); at += kBlockBytes) {
       uint64_t on_device = 0, on_host = 0;
@@ -166,10 +164,10 @@ void Observation::recount() noexcept {
       if (on_device != 0) residency_.arrived(at, nullptr);  // no allocation is followed yet
     }
   });
-  device_.allocations->each_block([&](Block& block) {
+  base_.allocations->each_block([&](Block& block) {
     if (block.arena->heap->placement.memory == UM_MEMORY_CHUNKED) {
       if (notes(block).movable == nullptr || notes(block).movable->residence.range != nullptr)
-        swaps.placed(block, true);
+        swaps_.placed(block, true);
     }
     residency_.add(&block);
   });
@@ -177,10 +175,10 @@ void Observation::recount() noexcept {
 
 uint64_t Observation::residency(um_residency* out, uint64_t capacity) {
   collect();
-  if (device_.backend.hooks->exact) return is_exact() ? residency_.read(out, capacity) : 0;
-  const std::vector<um_residency>& ran = device_.sampling.ran();
-  std::copy_n(ran.begin(), swaps.on ? std::min<uint64_t>(capacity, ran.size()) : 0, out);
-  return swaps.on ? ran.size() : 0;
+  if (base_.backend.hooks->exact) return is_exact() ? residency_.read(out, capacity) : 0;
+  const std::vector<um_residency>& ran = sampling_.ran();
+  std::copy_n(ran.begin(), swaps_.on ? std::min<uint64_t>(capacity, ran.size()) : 0, out);
+  return swaps_.on ? ran.size() : 0;
 }
 
 }  // namespace um

@@ -5,7 +5,9 @@
 #include "engine/event_log.h"
 #include "engine/participant.h"
 #include "engine/residency.h"
+#include "engine/sampling.h"
 #include "engine/swap_events.h"
+#include "engine/times.h"
 #include "memory/backend.h"
 
 namespace um {
@@ -13,14 +15,14 @@ namespace um {
 // Takes part in the guard's calls while events are recorded on a device that reports them.
 class Observation final : public Participant {
  public:
-  explicit Observation(um_device& device) : Participant(device, kEventTurns) {}
+  // Everything is borrowed.
+  Observation(DeviceBase& base, EventLog& log, SwapEvents& events, Times& times, const Sampling& sampling)
+      : Participant(base, kEventTurns), log_(log), swaps_(events), times_(times), sampling_(sampling) {}
 
   // Throws um::Error.
   void set(bool on) REQUIRES(device_lock);
   void push(const um_event& event) noexcept;
   void tell_label(const Block& block) noexcept REQUIRES(device_lock);
-  // Returns nullptr if events are not recorded.
-  EventLog* wanted() { return swaps.on ? &log_ : nullptr; }
   uint64_t drain(um_event* out, uint64_t capacity) REQUIRES(device_lock);
   // Events that wait to be drained.
   uint64_t waiting() REQUIRES(device_lock);
@@ -45,13 +47,13 @@ class Observation final : public Participant {
   bool is_exact() const;
   void recount() noexcept;
 
-  EventLog log_;
+  EventLog& log_;
+  SwapEvents& swaps_;
+  Times& times_;
+  const Sampling& sampling_;
   OpContexts contexts_;
   Residency residency_ = Residency::unknown();  // until events are recorded
   uint64_t dropped_before_ = 0;                 // how many events the device had lost at the last recount
-
- public:
-  SwapEvents swaps{log_};
 };
 
 }  // namespace um

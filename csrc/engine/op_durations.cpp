@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/device.h"
+#include "engine/device_base.h"
 
 namespace um {
 namespace {
@@ -22,8 +22,8 @@ uint64_t kept(std::vector<Row>& rows, const Row& row) noexcept {
 
 }  // namespace
 
-OpDurations::OpDurations(um_device& device, Tape& tape)
-    : Participant(device, kDurationTurns), backend_(device.backend), tape_(tape), spans_(device.backend) {}
+OpDurations::OpDurations(DeviceBase& base, Tape& tape)
+    : Participant(base, kDurationTurns), backend_(base.backend), tape_(tape), spans_(base.backend) {}
 
 // The op's swap-ins were ordered in the stream before this.
 void OpDurations::begin_op(RunningOp& op) {

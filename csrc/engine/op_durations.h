@@ -23,7 +23,7 @@ namespace um {
 
 class OpDurations final : public Participant {
  public:
-  OpDurations(um_device& device, Tape& tape);
+  OpDurations(DeviceBase& base, Tape& tape);
 
   // Begins a recording. Waits until the device is idle, so that later times can be compared with that moment.
   void start() noexcept;

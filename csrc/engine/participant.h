@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <vector>
 
 #include "base/thread_safety.h"
 #include "engine/notes.h"
@@ -31,9 +31,14 @@ inline constexpr Turns kRepetitionTurns{0, kNever, kNever}, kEventTurns{0, 3, 0}
     kSampleTurns{6, 1, 3}, kUndoTurns{7, kNever, 4}, kWorkspaceTurns{kNever, 2, kNever},
     kAccountTurns{kNever, 3, kNever};
 
+class DeviceBase;
+namespace driver {
+struct DeviceEvent;
+}
+
 class Participant {
  public:
-  Participant(um_device& device, Turns its) : turns(its), device_(device) {}
+  Participant(DeviceBase& base, Turns its) : turns(its), base_(base) {}
   virtual ~Participant() = default;
   Participant(const Participant&) = delete;
   Participant& operator=(const Participant&) = delete;
@@ -48,6 +53,8 @@ class Participant {
   virtual void allocated(Block* /*block*/, const RunningOp* /*op*/) noexcept REQUIRES(device_lock) {}
   virtual void freed(Block* /*block*/) noexcept REQUIRES(device_lock) {}
   virtual void labelled(const Block& /*block*/) noexcept REQUIRES(device_lock) {}
+  // Called for each fault service that the device reported, inside of an op or not.
+  virtual void serviced(const driver::DeviceEvent& /*event*/, bool /*inside*/) noexcept REQUIRES(device_lock) {}
   virtual void reset_peaks() noexcept REQUIRES(device_lock) {}
   // Adds this participant's statistics.
   virtual void tell(um_memory_stats* /*out*/) const noexcept REQUIRES(device_lock) {}
@@ -55,11 +62,23 @@ class Participant {
   const Turns turns;
 
  protected:
-  um_device& device_;
+  DeviceBase& base_;
 };
 
-// Returns the participant that notes which memory libraries keep for themselves (workspaces.cpp). A device whose memory
-// the CPU may use does not need it.
-std::unique_ptr<Participant> workspaces(um_device& device);
+// The participants that are present, in the order of their turns.
+class Participants {
+ public:
+  Participants();
+  void join(Participant& participant) noexcept;
+  void leave(Participant& participant) noexcept;
+  void leave_all() noexcept { begins_.clear(), ends_.clear(), memory_.clear(); }
+  // Return those that are called when ops begin, when ops end, and at allocations.
+  const std::vector<Participant*>& at_ops() const { return begins_; }
+  const std::vector<Participant*>& at_ends() const { return ends_; }
+  const std::vector<Participant*>& at_memory() const { return memory_; }
+
+ private:
+  std::vector<Participant*> begins_, ends_, memory_;
+};
 
 }  // namespace um

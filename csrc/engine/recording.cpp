@@ -2,38 +2,38 @@
 
 #include <new>
 
-#include "engine/device.h"
+#include "engine/device_base.h"
 #include "memory/address_map.h"
 
 namespace um {
 
 void Recording::set(bool on) {
-  device_.observation.collect();
+  observation_.collect();
   durations.settle();
   if (!on) {
-    device_.guard.leave(*this);
-    device_.guard.leave(durations);
+    base_.participants.leave(*this);
+    base_.participants.leave(durations);
     return tape_.stop();
   }
-  device_.swapping.begin_anew();
+  swapping_.begin_anew();
   std::vector<um_recorded_allocation> present;
-  device_.allocations->each_block([&](const Block& block) {
+  base_.allocations->each_block([&](const Block& block) {
     const Record& record = block.record;
     present.push_back({record.serial, record.bytes, record.role, record.name, record.birth_module, notes(block).seen});
   });
   std::sort(present.begin(), present.end(),
             [](const auto& one, const auto& other) { return one.allocation < other.allocation; });
-  device_.guard.join(*this);
-  if (!device_.backend.hooks->in_host) {
-    device_.guard.join(durations);
+  base_.participants.join(*this);
+  if (!base_.backend.hooks->in_host) {
+    base_.participants.join(durations);
     durations.start();
   }
   tape_.start(present);
-  dropped_before_ = device_.backend.hooks->dropped(device_.backend.ordinal);
+  dropped_before_ = base_.backend.hooks->dropped(base_.backend.ordinal);
 }
 
 uint64_t Recording::lost() const {
-  const uint64_t dropped = device_.backend.hooks->dropped(device_.backend.ordinal);
+  const uint64_t dropped = base_.backend.hooks->dropped(base_.backend.ordinal);
   return tape_.lost() + (dropped > dropped_before_ ? dropped - dropped_before_ : 0);
 }
 
@@ -48,7 +48,7 @@ void Recording::begin_op(RunningOp& op) {
   row.creates = op.untouched;
   op.recorded = tape_.begin_op(row);
   if (op.recorded == 0) return;
-  for (const Operand& given : device_.guard.operands()) {
+  for (const Operand& given : base_.ops.operands) {
     tape_.seen(*given.block);
     tape_.access(*given.block, given.offset_bytes, *given.access);
   }
@@ -59,12 +59,12 @@ void Recording::end_op(RunningOp& op) noexcept {
   try {
     std::vector<uint64_t> serials(op.output_count);
     for (uint32_t i = 0; i < op.output_count; ++i) {
-      const Block* block = device_.own_block(op.outputs[i].address);
+      const Block* block = base_.own_block(op.outputs[i].address);
       serials[i] = block != nullptr ? block->record.serial : 0;
       if (block != nullptr) tape_.seen(*block);
     }
     // The fault services of several threads may add up to more than the op's time.
-    const int64_t serviced_ns = device_.backend.totals().stood.fault_ns() - op.serviced_ns;
+    const int64_t serviced_ns = base_.backend.totals().stood.fault_ns() - op.serviced_ns;
     const int64_t measured_ns = std::max<int64_t>(0, op.end_ns - op.start_ns - serviced_ns);
     tape_.end_op(op.recorded, op.took_ns != UM_UNKNOWN ? op.took_ns : measured_ns, serials);
   } catch (const std::bad_alloc&) {
@@ -73,27 +73,27 @@ void Recording::end_op(RunningOp& op) noexcept {
 }
 
 // Services until now belong to the step that ends.
-void Recording::end_step() { device_.observation.collect(); }
+void Recording::end_step() { observation_.collect(); }
 
 void Recording::freed(Block* block) noexcept { tape_.freed(*block, inside()); }
 
 bool Recording::inside() const {
-  const RunningOp* const own = device_.guard.own_op();
+  const RunningOp* const own = base_.own_op();
   return own != nullptr && own->recorded != 0;
 }
 
 // Collects events before the copy, because they happened earlier.
 void Recording::copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept {
   if (!tape_.on()) return;
-  device_.observation.collect();
+  observation_.collect();
   tape_.happened(kind, block, address, bytes, inside());
 }
 
 // In ordered counting, services of pages that the guard touched follow from the recorded accesses.
 void Recording::serviced(const driver::DeviceEvent& event, bool inside) noexcept {
   if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
-  if (device_.backend.ordered() && !event.unordered) return;
-  const Arena* arena = device_.own_arena(event.address);
+  if (base_.backend.ordered() && !event.unordered) return;
+  const Arena* arena = base_.own_arena(event.address);
   const Block* block = arena != nullptr ? arena->nearest(event.address) : nullptr;
   if (block == nullptr) return;
   tape_.happened(event.write ? UM_RECORDED_SERVICE_WRITE : UM_RECORDED_SERVICE_READ, *block,

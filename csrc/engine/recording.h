@@ -14,18 +14,27 @@
 #include <vector>
 
 #include "base/thread_safety.h"
+#include "engine/observation.h"
 #include "engine/op_durations.h"
 #include "engine/participant.h"
+#include "engine/swapping.h"
 #include "engine/tape.h"
 
 namespace um {
 
 class Recording final : public Participant {
  public:
-  explicit Recording(um_device& device) : Participant(device, kRecordTurns), durations(device, tape_) {}
+  // Everything is borrowed.
+  Recording(DeviceBase& base, Tape& tape, Observation& observation, Swapping& swapping)
+      : Participant(base, kRecordTurns),
+        durations(base, tape),
+        tape_(tape),
+        observation_(observation),
+        swapping_(swapping) {}
+
+  OpDurations durations;  // used if kernels do not run in the calling thread
 
   void set(bool on) REQUIRES(device_lock);
-  bool on() const { return tape_.on(); }
   template <class Row>
   uint64_t read(std::vector<Row> Tape::Rows::* rows, Row* out, uint64_t capacity) {
     durations.settle();
@@ -34,10 +43,9 @@ class Recording final : public Participant {
     return all.size();
   }
   uint64_t lost() const;
-  // Record a copy that begins, and a fault service that the device reported, inside of an op or not.
+  // Records a copy that begins.
   void copied(um_recorded_event_kind kind, const Block& block, uint64_t address, uint64_t bytes) noexcept
       REQUIRES(device_lock);
-  void serviced(const driver::DeviceEvent& event, bool inside) noexcept;
 
   void begin_op(RunningOp& op) override REQUIRES(device_lock);
   void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
@@ -47,15 +55,16 @@ class Recording final : public Participant {
     tape_.allocated(*block, op != nullptr && op->recorded != 0);  // not for an op beside the step
   }
   void freed(Block* block) noexcept override REQUIRES(device_lock);
+  void serviced(const driver::DeviceEvent& event, bool inside) noexcept override REQUIRES(device_lock);
   void labelled(const Block& block) noexcept override REQUIRES(device_lock) { tape_.labelled(block); }
 
  private:
   bool inside() const;  // whether a recorded op of this thread runs
-  Tape tape_;
-  uint64_t dropped_before_ = 0;
 
- public:
-  OpDurations durations;  // used if kernels do not run in the calling thread
+  Tape& tape_;
+  Observation& observation_;
+  Swapping& swapping_;
+  uint64_t dropped_before_ = 0;
 };
 
 }  // namespace um

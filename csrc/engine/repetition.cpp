@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/scattered.h"
-#include "engine/device.h"
+#include "engine/device_base.h"
 
 namespace um {
 namespace {
@@ -51,7 +51,7 @@ void Repetition::set(bool on) {
   due_ = in_backward_ = false;
   backwards_ = begun_ = calls_ = search_end_ = 0;
   on ? look_again() : watch(Watch::nothing);
-  on ? device_.guard.join(*this) : device_.guard.leave(*this);
+  on ? base_.participants.join(*this) : base_.participants.leave(*this);
 }
 
 void Repetition::watch(Watch watch) {
@@ -71,7 +71,7 @@ void Repetition::look_again() {
 }
 
 Repetition::Moment Repetition::now() const {
-  const Allocations& all = *device_.allocations;
+  const Allocations& all = *base_.allocations;
   return {position_, all.last_serial(), all.statistics.requested_bytes.now, work_, backwards_, begun_, calls_};
 }
 
@@ -125,7 +125,7 @@ void Repetition::note_backward(bool runs) {
 // Returns the serial number of the oldest operand, and whether it is written to; 0: there is none.
 uint64_t Repetition::oldest(bool* written) const {
   uint64_t least = 0;
-  for (const Operand& operand : device_.guard.operands()) {
+  for (const Operand& operand : base_.ops.operands) {
     const uint64_t serial = operand.block->record.serial;
     if (least != 0 && serial >= least) continue;
     least = serial;
@@ -137,7 +137,7 @@ uint64_t Repetition::oldest(bool* written) const {
 // This is not inlined, because most ops begin while nothing is searched.
 [[gnu::noinline]] uint32_t Repetition::work() const {
   uint64_t bytes = 0;
-  for (const Operand& operand : device_.guard.operands()) bytes += operand.access->bytes;
+  for (const Operand& operand : base_.ops.operands) bytes += operand.access->bytes;
   return static_cast<uint32_t>(1 + std::min(bytes / kBytesOfWork, kMostWorkOfOp));
 }
 
@@ -222,7 +222,7 @@ bool Repetition::repeats(const Place& place, Seen& seen, const LastTwo& last, co
 // Returns the serial numbers of live allocations that were live at that moment too, ascending.
 std::vector<uint64_t> Repetition::older_than(const Moment& moment) const {
   std::vector<uint64_t> found;
-  device_.allocations->each_block([&](const Block& block) {
+  base_.allocations->each_block([&](const Block& block) {
     if (block.record.serial <= moment.last_serial) found.push_back(block.record.serial);
   });
   std::sort(found.begin(), found.end());

@@ -25,7 +25,7 @@ namespace um {
 
 class Repetition final : public Participant {
  public:
-  explicit Repetition(um_device& device) : Participant(device, kRepetitionTurns) {}
+  explicit Repetition(DeviceBase& base) : Participant(base, kRepetitionTurns) {}
 
   // Begins to take part with no knowledge, or ends that. Throws std::bad_alloc.
   void set(bool on) REQUIRES(device_lock);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "engine/device.h"
 #include "memory/process.h"
 
 namespace um {

@@ -1,7 +1,7 @@
 // The device and placement to which a thread's allocations go by default: its own route, or else the process's.
 #pragma once
 
-#include "engine/device.h"
+#include "umadvise.h"
 
 namespace um {
 

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/counters.h"
-#include "engine/device.h"
+#include "engine/device_base.h"
 
 namespace um {
 namespace {
@@ -33,8 +33,14 @@ void clear(um_counters* counters) {
 
 }  // namespace
 
-Sampling::Sampling(um_device& device)
-    : Participant(device, kSampleTurns), backend_(device.backend), timeline_(device.backend) {
+Sampling::Sampling(DeviceBase& base, EventLog& log, const SwapEvents& swaps, Times& times, const Tape& tape)
+    : Participant(base, kSampleTurns),
+      backend_(base.backend),
+      log_(log),
+      swaps_(swaps),
+      times_(times),
+      tape_(tape),
+      timeline_(base.backend) {
   clear(&totals_);
   forget(&read_.last);
   forget(&read_.last_times);
@@ -49,17 +55,17 @@ void Sampling::close() noexcept {
 void Sampling::set_every(uint32_t every) {
   if (backend_.hooks->exact)
     throw Error(UM_UNSUPPORTED, "the emulated device counts every step exactly: there is nothing to sample");
-  device_.guard.join(*this);
+  base_.participants.join(*this);
   read_.every = every;
 }
 
 bool Sampling::is_due(uint32_t step) const {
-  const bool wanted = step <= kFirstSteps || step % std::max<uint32_t>(read_.every, 1) == 0 || device_.recording.on();
+  const bool wanted = step <= kFirstSteps || step % std::max<uint32_t>(read_.every, 1) == 0 || tape_.on();
   return read_.every != 0 && step != 0 && wanted;
 }
 
 void Sampling::approach() noexcept {
-  if (read_.every != 0 && device_.guard.step() == 0) device_.times.log(device_.times.read_ns());
+  if (read_.every != 0 && base_.ops.step == 0) times_.log(times_.read_ns());
 }
 
 void Sampling::fail(const std::string& reason) {
@@ -69,7 +75,7 @@ void Sampling::fail(const std::string& reason) {
 
 // Without managed memory nothing faults, and CUPTI is not started.
 bool Sampling::has_managed() const {
-  const std::vector<const Arena*> arenas = device_.allocations->arenas_by_address();
+  const std::vector<const Arena*> arenas = base_.allocations->arenas_by_address();
   return std::any_of(arenas.begin(), arenas.end(),
                      [](const Arena* arena) { return arena->heap->placement.memory == UM_MEMORY_MANAGED; });
 }
@@ -77,8 +83,8 @@ bool Sampling::has_managed() const {
 void Sampling::begin_step(uint32_t step) {
   const RequiredContext current(backend_);
   if (step != 0) ran_.clear();
-  if (!is_due(step)) return device_.times.end_log();
-  if (!device_.times.logs()) device_.times.log(backend_.now_ns());
+  if (!is_due(step)) return times_.end_log();
+  if (!times_.logs()) times_.log(backend_.now_ns());
   // Work of earlier steps must not run in this one.
   if (const driver::CUresult result = finish_device(Wait::sample_begins); result != CUDA_SUCCESS) {
     return fail("waiting for the device failed: CUDA error " + std::to_string(result));
@@ -137,8 +143,9 @@ void Sampling::end_step() {
     clear(&read_.last);
     spend(all);
     evicted_page_ = ~uint64_t{0};
-    for (const Attributed& attributed : all) account(attributed, device_.observation.wanted());
-    account_departures(device_.observation.wanted());
+    EventLog* const events = swaps_.on ? &log_ : nullptr;
+    for (const Attributed& attributed : all) account(attributed, events);
+    account_departures(events);
     add_last();
   }
   history_.clear();
@@ -171,12 +178,11 @@ void Sampling::freed(Block* block) noexcept {
 
 // Stalls of earlier steps are settled first, so that they are not counted in this step.
 void Sampling::follow_stalls(bool on) {
-  if (!device_.swapping.has_chunks()) return;
-  Stalls& stalls = device_.swapping.mover().waits.stalls;
-  stalls.settle();
-  stalls.timed = nullptr;
+  if (stalls == nullptr) return;
+  stalls->settle();
+  stalls->timed = nullptr;
   if (!on) return;
-  stalls.timed = [this](driver::CUevent begin, um_event* what) {
+  stalls->timed = [this](driver::CUevent begin, um_event* what) {
     if (timeline_.time_of(begin, &what->start_ns))
       stood_.push_back({what->start_ns, what->start_ns + what->duration_ns, time_of_wait(*what)});
   };
@@ -211,7 +217,7 @@ Sampling::Departure* Sampling::departure_at(int64_t ns) {
 
 void Sampling::spend(const std::vector<Attributed>& all) {
   forget(&read_.last_times);
-  if (!device_.times.logs()) return;
+  if (!times_.logs()) return;
   std::vector<Sample> samples;
   samples.reserve(all.size());
   for (const Attributed& attributed : all) samples.push_back(attributed.sample);
@@ -219,8 +225,7 @@ void Sampling::spend(const std::vector<Attributed>& all) {
   stood.insert(stood.end(), stood_.begin(), stood_.end());
   for (const Departure& each : departures_) stood.push_back({each.begin_ns, each.end_ns, UM_TIME_FAULT_ROOM});
   const std::vector<OpTimeline::Op>& ops = timeline_.ops();
-  const StepTimes found =
-      times_of_step(device_.times.logged(), ops, stood, copies_asked_for(samples), read_.last_end_ns);
+  const StepTimes found = times_of_step(times_.logged(), ops, stood, copies_asked_for(samples), read_.last_end_ns);
   read_.last_times = found.all;
   ran_ = ran_by_op(ops, found.compute_ns);
 }
@@ -238,7 +243,7 @@ void Sampling::add_last() {
 void Sampling::tell(um_counters* out) const {
   if (read_.steps == 0) return;
   *out = totals_;
-  device_.guard.tell(out);
+  base_.ops.tell(out);
 }
 
 }  // namespace um

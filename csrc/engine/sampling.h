@@ -18,14 +18,19 @@
 #include "engine/event_log.h"
 #include "engine/op_timeline.h"
 #include "engine/participant.h"
+#include "engine/stalls.h"
 #include "engine/step_times.h"
+#include "engine/swap_events.h"
+#include "engine/tape.h"
+#include "engine/times.h"
 #include "memory/backend.h"
 
 namespace um {
 
 class Sampling final : public Participant {
  public:
-  explicit Sampling(um_device& device);
+  // Everything is borrowed. Events go to `log` while `swaps` says that they are recorded.
+  Sampling(DeviceBase& base, EventLog& log, const SwapEvents& swaps, Times& times, const Tape& tape);
   // Abandons a step that is being sampled.
   ~Sampling() override { close(); }
   void close() noexcept;
@@ -42,6 +47,8 @@ class Sampling final : public Participant {
   const um_sampling& read() const { return read_; }
   // Returns how long the ops of the last sampled step ran, until the next step begins.
   const std::vector<um_residency>& ran() const { return ran_; }
+
+  Stalls* stalls = nullptr;  // of chunked memory, while there is any (engine/swapping.h)
 
   // In a sampled step, measures how long the stream and this op stall for the work of `given`, which evicts pages. The
   // context is current.
@@ -99,6 +106,10 @@ class Sampling final : public Participant {
   static um_event event_of(const Attributed& attributed, um_event_kind kind, um_cause cause);
 
   const Backend& backend_;
+  EventLog& log_;
+  const SwapEvents& swaps_;
+  Times& times_;
+  const Tape& tape_;
   OpTimeline timeline_;
   BlockHistory history_;
   std::vector<Departure> departures_;  // after settle_departures(), in order, those whose times are known

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "engine/device.h"
+#include "engine/device_base.h"
 #include "engine/sampling.h"
 
 namespace um {
@@ -79,7 +79,7 @@ bool Sampling::place(Attributed* attributed, uint32_t reached) const {
     attributed->record = &life->record;
     return true;
   }
-  const Arena* const arena = device_.own_arena(at);
+  const Arena* const arena = base_.own_arena(at);
   if (arena == nullptr && !history_.knows(at)) return false;
   const Block* block = arena != nullptr ? arena->containing(at) : nullptr;
   if (block == nullptr) {  // a page may begin between blocks: then the first block above is meant

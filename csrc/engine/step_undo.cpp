@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/device.h"
+#include "base/on_error.h"
+#include "engine/device_base.h"
 #include "memory/address_map.h"
 #include "memory/host_memory.h"
 #include "memory/names.h"
@@ -12,23 +13,23 @@
 
 namespace um {
 
-uint32_t StepUndo::step() const { return device_.guard.step(); }
+uint32_t StepUndo::step() const { return base_.ops.step; }
 
 void StepUndo::watch(Block* block) {
   notes(*block).watched = true;
-  device_.guard.join(*this);
+  base_.participants.join(*this);
 }
 
 void StepUndo::begin_refused() {
-  refused_at_ = device_.allocations->last_serial();
+  refused_at_ = base_.allocations->last_serial();
   changed_ = changes();
-  device_.guard.join(*this);
+  base_.participants.join(*this);
 }
 
 // Swapping has its turn before this, so an operand that moves can be read where it lies.
 void StepUndo::begin_op(RunningOp& op) {
   if (step() == 0) return;
-  for (const Operand& operand : device_.guard.operands()) {
+  for (const Operand& operand : base_.ops.operands) {
     Block& block = *operand.block;
     if (operand.access->write == 0 || managed(block)) continue;
     const bool outlives = refused_at_ != 0 && block.record.serial <= refused_at_;
@@ -39,7 +40,7 @@ void StepUndo::begin_op(RunningOp& op) {
 
 // Returns false if the host has no memory for the contents.
 bool StepUndo::keep(Block* block, driver::CUstream stream) {
-  const Backend& backend = device_.backend;
+  const Backend& backend = base_.backend;
   if (backend.hooks->in_host) {
     const auto* const bytes = reinterpret_cast<const char*>(block->address);
     kept_.push_back({block, std::vector<char>(bytes, bytes + block->record.bytes)});
@@ -58,7 +59,7 @@ bool StepUndo::keep(Block* block, driver::CUstream stream) {
   backend.check(backend.call().memcpy_dtoh_async(reinterpret_cast<void*>(copy->address), block->address,
                                                  block->record.bytes, stream),
                 "keeping what a step changes");
-  kept.copied = device_.fences->record(&stream, 1);
+  kept.copied = base_.fences->record(&stream, 1);
   kept_.push_back(std::move(kept));
   return true;
 }
@@ -85,9 +86,9 @@ void StepUndo::close() noexcept {
 }
 
 HostCopies* StepUndo::copies() {
-  if (device_.swapping.has_chunks()) return &device_.swapping.copies();
+  if (swaps_copies != nullptr) return swaps_copies;
   if (copies_ == nullptr) {
-    copies_ = std::make_unique<HostCopies>(&device_, device_.backend, *device_.fences, device_.allocations->blocks(), 0,
+    copies_ = std::make_unique<HostCopies>(base_.handle, base_.backend, *base_.fences, base_.allocations->blocks(), 0,
                                            HostCopies::kSmallSlabBytes);
   }
   return copies_.get();
@@ -96,7 +97,7 @@ HostCopies* StepUndo::copies() {
 // The memory may be reused after the copy into it.
 void StepUndo::drop(Kept* kept) noexcept {
   if (kept->copy != nullptr) kept->its->give(std::exchange(kept->copy, nullptr), kept->copied);
-  device_.fences->replace(&kept->copied);
+  base_.fences->replace(&kept->copied);
 }
 
 void StepUndo::freed(Block* block) noexcept {
@@ -113,8 +114,8 @@ bool StepUndo::take(std::vector<char>* contents, uint64_t* address) {
   }
   Kept& last = kept_.back();
   if (last.copy != nullptr) {
-    const RequiredContext current(device_.backend);
-    device_.fences->wait(last.copied, Wait::step_undone);
+    const RequiredContext current(base_.backend);
+    base_.fences->wait(last.copied, Wait::step_undone);
     const auto* const bytes = reinterpret_cast<const char*>(last.copy->address);
     last.contents.assign(bytes, bytes + last.block->record.bytes);
   }

@@ -26,7 +26,7 @@ namespace um {
 
 class StepUndo final : public Participant {
  public:
-  explicit StepUndo(um_device& device) : Participant(device, kUndoTurns) {}
+  explicit StepUndo(DeviceBase& base) : Participant(base, kUndoTurns) {}
 
   // Keeps the contents of an allocation in each step from now on.
   void watch(Block* block) REQUIRES(device_lock);
@@ -51,6 +51,8 @@ class StepUndo final : public Participant {
   void freed(Block* block) noexcept override REQUIRES(device_lock);
   // Frees all memory. The device's context is current.
   void close() noexcept;
+
+  HostCopies* swaps_copies = nullptr;  // of chunked memory, while there is any (engine/swapping.h)
 
  private:
   struct Kept {

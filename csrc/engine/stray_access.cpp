@@ -1,8 +1,9 @@
+// Serves accesses that no op announced: on a device whose memory the CPU may use, they count against the budget, and
+// swap in chunked memory.
 #include <algorithm>
 #include <cstdio>
 
 #include "engine/device.h"
-#include "engine/doors.h"
 #include "memory/address_map.h"
 #include "memory/names.h"
 
@@ -30,19 +31,19 @@ class Text {
 
 // Runs in a thread of the emulated device while the accessing thread waits. The accessing thread holds none of our
 // locks, because no code touches the memory of tensors while it holds one.
-bool um::serve_stray_access(uint64_t address, bool write) noexcept {
+bool um_device::serve_stray_access(uint64_t address, bool write) noexcept {
   try {
-    const um_device::Found found = um_device::find(address, false);
+    const Found found = find(address, false);
     if (found.device == nullptr || !found.device->has_parts()) return false;
     um_device& device = *found.device;
-    const Arena* const arena = device.own_arena(address);
+    const um::Arena* const arena = device.own_arena(address);
     if (arena != nullptr &&
         arena->heap->placement.memory == UM_MEMORY_MANAGED) {  // the device serves this fault in any case
       device.budget.count_fault(address, write);
       return true;
     }
     const um::RequiredContext current(device.backend);
-    Movable* movable = found.block != nullptr ? notes(*found.block).movable : nullptr;
+    um::Movable* movable = found.block != nullptr ? notes(*found.block).movable : nullptr;
     if (found.block == nullptr) {  // the allocation may be evicted while code outside of ops has its address
       movable = device.swapping.reserved_at(address);
       if (movable == nullptr || !device.swapping.return_to_reserved(movable, write)) return false;
@@ -57,12 +58,12 @@ bool um::serve_stray_access(uint64_t address, bool write) noexcept {
 
 // Runs in the signal handler. It waits for no lock, because this thread may hold it, and reports less if the lock is
 // taken.
-void um::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
+void um_device::tell_stray_access(uint64_t address, char* text, size_t bytes) noexcept {
   Text line(text, bytes);
   um::Arena* arena = um::address_map().find(address);
   um_device* device = arena == nullptr ? nullptr : arena->device.load(std::memory_order_acquire);
   if (device != nullptr) {
-    const um_device::Lock lock = device->try_lock();
+    const Lock lock = device->try_lock();
     arena = lock.owns_lock() ? device->own_arena(address) : nullptr;
     const um::Block* block = arena == nullptr ? nullptr : arena->containing(address);
     if (block != nullptr) {

@@ -1,15 +1,18 @@
 // Orders streams, and owns the side stream in which prefetches and discards run.
 #pragma once
 
+#include <memory>
+
 #include "memory/arena.h"
 #include "memory/backend.h"
+#include "memory/fence.h"
 #include "umadvise_waits.h"
 
 namespace um {
 
 class Streams {
  public:
-  explicit Streams(um_device& device) : device_(device) {}
+  Streams(const Backend& backend, std::unique_ptr<Fences>& fences) : backend_(backend), fences_(fences) {}
 
   void note(driver::CUstream stream) noexcept { others_ |= stream != nullptr && stream != driver::legacy_stream(); }
   // Make the further work of `waiting` run after all work that `awaited` was given. order() needs the context to be
@@ -24,11 +27,9 @@ class Streams {
   // The context is current.
   void close() noexcept;
 
-  // Notes that the allocation is also used in this stream until it is freed or evicted. Takes the lock.
-  static void uses(const void* address, void* stream);
-
  private:
-  um_device& device_;
+  const Backend& backend_;
+  const std::unique_ptr<Fences>& fences_;
   bool others_ = false;  // whether any stream but the legacy one was ever used
   driver::CUstream side_{};
 };

@@ -5,8 +5,6 @@
 
 #include "base/error.h"
 #include "base/on_error.h"
-#include "engine/device.h"
-#include "engine/doors.h"
 #include "memory/names.h"
 #include "memory/room.h"
 
@@ -30,42 +28,46 @@ Mover::Uses uses_of(const RunningOp& op) {
 
 }  // namespace
 
-Swapping::Chunks::Chunks(um_device& device, const um_chunk_options& options)
-    : memory(&device, device.backend, *device.fences, device.allocations->blocks(), options),
-      mover(device.backend, memory, *device.fences, device.observation.swaps, device.owners),
-      small(device.backend, memory, mover, *device.fences, device.observation.swaps),
+Swapping::Chunks::Chunks(DeviceBase& base, SwapEvents& swaps, const um_chunk_options& options)
+    : memory(base.handle, base.backend, *base.fences, base.allocations->blocks(), options),
+      mover(base.backend, memory, *base.fences, swaps, base.owners),
+      small(base.backend, memory, mover, *base.fences, swaps),
       small_option(options.small),
       session_bytes(options.session_bytes) {}
 
 void Swapping::set(const um_chunk_options& options) {
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   if (chunks_ != nullptr) return change(options);
-  auto made = std::make_unique<Chunks>(device_, options);
+  auto made = std::make_unique<Chunks>(base_, swaps_, options);
   made->mover.order.outlook = outlook_;
   made->mover.last_resort = [this] {
     device_lock.assert_held();
     return find_room();
   };
-  device_.allocations->set_chunked(&made->memory, made->small);
+  base_.allocations->set_chunked(&made->memory, made->small);
   chunks_ = std::move(made);
-  device_.observation.swaps.chunks = &chunks_->memory.ranges.chunks;
-  device_.guard.join(*this);
-  device_.backend.hooks->set_describer(tell_stray_access);
-  device_.backend.hooks->set_owner(serve_stray_access);
+  swaps_.chunks = &chunks_->memory.ranges.chunks;
+  base_.participants.join(*this);
+  sampling_.stalls = &mover().waits.stalls;
+  step_undo_.swaps_copies = &chunks_->memory.copies;
+  base_.backend.hooks->set_describer(describe_);
+  base_.backend.hooks->set_owner(serve_);
 }
 
 void Swapping::change(const um_chunk_options& options) {
   const bool same = (options.chunk_bytes == 0 || options.chunk_bytes == chunks_->memory.chunk_bytes()) &&
                     options.small == chunks_->small_option;
   if (!same) throw Error(UM_BAD_STATE, "the device has chunks already: only their budgets can change");
-  static_cast<void>(device_.allocations->trim_small());
+  static_cast<void>(base_.allocations->trim_small());
   chunks_->session_bytes = options.session_bytes;
   chunks_->memory.copies.set_budget(options.host_budget_bytes);
   chunks_->mover.set_budget(chunks_->memory.whole_chunks(options.budget_bytes));
 }
 
 void Swapping::close() noexcept {
-  device_.observation.swaps.chunks = nullptr;
+  swaps_.chunks = nullptr;
+  sampling_.stalls = nullptr;
+  step_undo_.swaps_copies = nullptr;
   chunks_.reset();
 }
 
@@ -73,23 +75,23 @@ void Swapping::look_ahead(const Outlook* outlook) {
   outlook_ = outlook;
   if (chunks_ == nullptr) return;
   mover().order.outlook = outlook;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   chunks_->memory.layout.stop();
   chunks_->memory.shared.forget();
 }
 
 void Swapping::begin_anew() {
   if (chunks_ == nullptr || outlook_ != nullptr) return;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   mover().unpack();
 }
 
 void Swapping::read(um_swap_counters* out) {
   *out = {};
   if (chunks_ != nullptr) {
-    const CurrentContext current(device_.backend);
+    const CurrentContext current(base_.backend);
     mover().waits.stalls.settle();
-    *out = device_.observation.swaps.counted;
+    *out = swaps_.counted;
     const MovableMemory& memory = chunks_->memory;
     const uint64_t chunk = out->chunk_bytes = memory.chunk_bytes();
     out->budget_bytes = memory.ranges.chunks.pool.budget() * chunk;
@@ -97,23 +99,21 @@ void Swapping::read(um_swap_counters* out) {
     memory.small_chunks.tell(&out->pinned_bytes, &out->pinned_peak_bytes, chunk);
     memory.copies.in_use.tell(&out->host_bytes, &out->host_peak_bytes);
     out->host_pool_bytes = memory.copies.created_bytes();
-    out->laid_out = device_.backend.hooks->in_host || is_laid_out();
+    out->laid_out = base_.backend.hooks->in_host || is_laid_out();
   }
-  out->silent_writes = device_.backend.totals().silent_writes;
-  device_.plan_executor.tell(out);
+  out->silent_writes = base_.backend.totals().silent_writes;
 }
 
 // Called if nothing more can be evicted. An export is ended last, because its address may still be in use.
 bool Swapping::find_room() noexcept {
-  const bool in_reach = device_.backend.hooks->in_host;  // on such devices kernels have ended already
-  return device_.allocations->trim_small() || (in_reach && mover().order.let_go_of_reach()) ||
-         device_.exports.end_oldest(UM_MEMORY_CHUNKED);
+  const bool in_reach = base_.backend.hooks->in_host;  // on such devices kernels have ended already
+  return base_.allocations->trim_small() || (in_reach && mover().order.let_go_of_reach()) || end_export();
 }
 
 // Without chunks nothing can be evicted, and the allocation itself then throws.
 bool Swapping::fits_small(uint64_t bytes) const {
   if (chunks_ == nullptr) return true;
-  return bytes < chunks_->memory.least_leaving_bytes() && device_.allocations->takes_small(bytes);
+  return bytes < chunks_->memory.least_leaving_bytes() && base_.allocations->takes_small(bytes);
 }
 
 Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
@@ -122,14 +122,14 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
     Block* const small = make_small(bytes, placement, birth, op, stream);
     if (small != nullptr) return small;
   }
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   if (op != nullptr) {
-    device_.observation.swaps.op = op->identity;
+    swaps_.op = op->identity;
     op->swapped.reserve(op->swapped.size() + 1);
   }
   const bool creates = op != nullptr && op->untouched;
   Movable* const made = make(bytes, op, op != nullptr ? op->stream : stream, reachable);
-  device_.allocations->enter(made->block, bytes, placement, birth);
+  base_.allocations->enter(made->block, bytes, placement, birth);
   notes(*made->block).movable = made;
   if (made->state.is(Where::host)) return made->block;
   if (op != nullptr && !creates) {
@@ -145,12 +145,12 @@ Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const B
 Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
                             CUstream stream) {
   if (chunks_ != nullptr) {
-    const CurrentContext current(device_.backend);
+    const CurrentContext current(base_.backend);
     mover().waits.streams.bit_of(stream);
     if (op != nullptr) mover().waits.streams.bit_of(op->stream);
   }
   try {
-    return device_.allocations->allocate(bytes, placement, birth);
+    return base_.allocations->allocate(bytes, placement, birth);
   } catch (const Error& error) {
     if (chunks_ == nullptr || !chunks_->put_off.active() || error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
     return nullptr;
@@ -161,12 +161,13 @@ Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const
 // at its first use. So is memory for an op that only creates, if no memory is idle: its caller may have taken a raw
 // address since the last op, so memory must not be handed on before the next op.
 Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool reachable) {
-  const int32_t storage = device_.plan_executor.expected_key(bytes, op);
+  const bool expected = outlook_ != nullptr && (op == nullptr || !op->beside);
+  const int32_t storage = expected ? outlook_->expected_key(bytes) : -1;
   Movable* made = nullptr;
   if (op == nullptr && !reachable) made = mover().make_out(bytes);
   if (op != nullptr && op->untouched) {
     made = mover().make_idle(bytes, stream, storage);
-    if (made == nullptr) made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
+    if (made == nullptr) made = mover().make_out(bytes, base_.backend.hooks->in_host ? nullptr : &stream);
   }
   if (made == nullptr) made = mover().make(bytes, stream, storage);
   if (made != nullptr && op != nullptr && chunks_->put_off.active()) {
@@ -187,7 +188,7 @@ Movable* Swapping::make_anyway(uint64_t bytes, RunningOp* op, CUstream stream) {
   if (too_much && !put_off) refuse(uses, {bytes}, op);
   if (op != nullptr) make_room(op->made_out, op->made_out.size() + 1);
   if (put_off) note_need(uses, {bytes}, op);
-  Movable* const made = mover().make_out(bytes, device_.backend.hooks->in_host ? nullptr : &stream);
+  Movable* const made = mover().make_out(bytes, base_.backend.hooks->in_host ? nullptr : &stream);
   if (made == nullptr) refuse(uses, {bytes}, op);
   mover().note_displaced(made);
   if (op != nullptr) op->made_out.push_back({made, true});
@@ -200,7 +201,7 @@ uint64_t Swapping::other_chunks() const {
   if (!present_budget().divided()) return 0;
   uint64_t bytes = 0;
   bool any_managed = false;
-  device_.allocations->each_block([&](const Block& block) {
+  base_.allocations->each_block([&](const Block& block) {
     const uint32_t memory = block.arena->heap->placement.memory;
     if (memory == UM_MEMORY_CHUNKED) return;
     any_managed = any_managed || memory == UM_MEMORY_MANAGED;
@@ -227,12 +228,12 @@ void Swapping::note_need(const Mover::Uses& uses, const std::vector<uint64_t>& m
 
 void Swapping::refuse(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) const {
   const std::string words = refusal(need_in_any_budget(uses, made_bytes), present_budget());
-  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(op) : "") + words + device_.step_undo.changes());
+  throw Error(UM_OUT_OF_DEVICE_MEMORY, (op != nullptr ? about(op) : "") + words + step_undo_.changes());
 }
 
 bool Swapping::put_off() {
-  if (chunks_ == nullptr || device_.guard.step() == 0 || !device_.backend.hooks->in_host) return false;
-  if (!chunks_->put_off.active()) device_.step_undo.begin_refused();
+  if (chunks_ == nullptr || base_.ops.step == 0 || !base_.backend.hooks->in_host) return false;
+  if (!chunks_->put_off.active()) step_undo_.begin_refused();
   chunks_->put_off.begin();
   return true;
 }
@@ -242,17 +243,17 @@ void Swapping::end_put_off(uint64_t update_bytes, uint64_t update_tensors) {
   const Need update = need_in_any_budget({}, std::vector<uint64_t>(update_tensors, update_bytes));
   if (update.working > 0) chunks_->put_off.note(update, "no room for an update of a parameter: ");
   const std::string words = chunks_->put_off.end(present_budget());
-  if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words + device_.step_undo.changed());
+  if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words + step_undo_.changed());
 }
 
 void Swapping::end(Block* block) noexcept {
   const auto is_it = [&](const Movable::Use& use) { return use.block == notes(*block).movable; };
-  for (RunningOp* op : device_.guard.running_ops()) {  // in any thread
+  for (RunningOp* op : base_.ops.running) {  // in any thread
     for (Mover::Uses* uses : {&op->swapped, &op->made_out})
       uses->erase(std::remove_if(uses->begin(), uses->end(), is_it), uses->end());
   }
-  const CurrentContext current(device_.backend);
-  device_.allocations->leave(*block);
+  const CurrentContext current(base_.backend);
+  base_.allocations->leave(*block);
   mover().free(notes(*block).movable);
 }
 
@@ -294,7 +295,7 @@ void Swapping::begin_op(RunningOp& op) {
   const bool put_off = chunks_->put_off.active();
   if (put_off) note_need(op.swapped, {}, &op);
   if (!mover().busy() && mover().at_hand(op.swapped, op.stream)) return;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   go_on();
   if (!mover().acquire(op.swapped, op.stream, put_off) && !put_off) refuse(op.swapped, {}, &op);
 }
@@ -306,7 +307,7 @@ void Swapping::unpin(RunningOp& op) noexcept {
 
 void Swapping::end_op(RunningOp& op) noexcept {
   if (op.swapped.empty() && !mover().busy()) return;
-  const CurrentContext current(device_.backend);
+  const CurrentContext current(base_.backend);
   mover().waits.end_use(op.swapped, op.stream);
   unpin(op);
   if (!op.untouched) go_on();
@@ -323,7 +324,7 @@ void Swapping::go_on() noexcept {
 
 void Swapping::begin_step(uint32_t step) {
   if (outlook_ == nullptr || step == 0) return;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   chunks_->memory.layout.begin_step();
   chunks_->memory.shared.begin_step();
 }

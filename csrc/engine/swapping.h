@@ -1,19 +1,31 @@
 // Chunked memory: before an op runs, its operands are swapped in and pinned. They may be evicted once the op has ended.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/thread_safety.h"
+#include "engine/device_base.h"
 #include "engine/mover.h"
 #include "engine/participant.h"
+#include "engine/sampling.h"
 #include "engine/small_arenas.h"
+#include "engine/step_undo.h"
 #include "memory/allocations.h"
 
 namespace um {
 
 class Swapping final : public Participant {
  public:
-  explicit Swapping(um_device& device) : Participant(device, kSwapTurns) {}
+  // Everything is borrowed. `serve` and `describe` are for accesses that no op announced.
+  Swapping(DeviceBase& base, SwapEvents& swaps, Sampling& sampling, StepUndo& step_undo, driver::AccessOwner serve,
+           driver::AccessDescriber describe)
+      : Participant(base, kSwapTurns),
+        swaps_(swaps),
+        sampling_(sampling),
+        step_undo_(step_undo),
+        serve_(serve),
+        describe_(describe) {}
 
   // Adds chunked memory; later calls only change its budgets. Throws um::Error.
   void set(const um_chunk_options& options) REQUIRES(device_lock);
@@ -52,7 +64,6 @@ class Swapping final : public Participant {
   // evicted.
   bool fits_small(uint64_t bytes) const;
   Mover& mover() const REQUIRES(device_lock) { return chunks_->mover; }
-  HostCopies& copies() const { return chunks_->memory.copies; }
   bool has_chunks() const { return chunks_ != nullptr; }
   // Returns whether the chunks of the step that ends lay where steps like it will have them (Layout::steady).
   bool is_laid_out() const { return has_chunks() && chunks_->memory.layout.steady(); }
@@ -63,9 +74,12 @@ class Swapping final : public Participant {
   void reset_peaks() noexcept override REQUIRES(device_lock);
   void tell(um_memory_stats* out) const noexcept override REQUIRES(device_lock);
 
+  // Ends the oldest lasting export of chunked memory; false: there is none (engine/exports.h).
+  std::function<bool()> end_export = [] { return false; };
+
  private:
   struct Chunks {
-    Chunks(um_device& device, const um_chunk_options& options);
+    Chunks(DeviceBase& base, SwapEvents& swaps, const um_chunk_options& options);
     MovableMemory memory;
     Mover mover;
     SmallArenas small;
@@ -90,6 +104,11 @@ class Swapping final : public Participant {
   void unpin(RunningOp& op) noexcept REQUIRES(device_lock);
   void go_on() noexcept REQUIRES(device_lock);
 
+  SwapEvents& swaps_;
+  Sampling& sampling_;
+  StepUndo& step_undo_;
+  const driver::AccessOwner serve_;
+  const driver::AccessDescriber describe_;
   std::unique_ptr<Chunks> chunks_;
   const Outlook* outlook_ = nullptr;
 };

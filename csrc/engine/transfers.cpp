@@ -6,7 +6,6 @@
 #include "base/assert.h"
 #include "base/error.h"
 #include "base/on_error.h"
-#include "engine/doors.h"
 #include "memory/host_memory.h"
 
 namespace um {
@@ -163,7 +162,7 @@ void Transfers::hand_on(Movable* block) {
   if (catches) waits_.stand(*block, UM_EVENT_WAIT_ROOM, Wait::departure_ended);
   // Kernels that no op announced may still use an address that code outside of ops has, and it is unmapped now.
   if (MovableMemory::at_reserved(block->residence))
-    finish_kernels(backend_, Wait::address_unmapped, "waiting for what uses an address of a tensor that is evicted");
+    backend_.finish_kernels(Wait::address_unmapped, "waiting for what uses an address of a tensor that is evicted");
   if (!owners_.repoint(block->owner, block->block->address, block->residence.copy->address)) {
     disown(block);
     return cancel_eviction(block);

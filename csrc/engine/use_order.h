@@ -23,6 +23,8 @@ class Outlook {
   virtual int64_t next_use(const Block& block) const = 0;
   // Returns how long the device takes for the op that begins, in any unit.
   virtual double op_duration() const { return 1; }
+  // Returns the key (Record::storage) that an allocation of so many bytes will get now; -1: unknown.
+  virtual int32_t expected_key(uint64_t /*bytes*/) const { return -1; }
 };
 
 class UseOrder {

@@ -12,7 +12,6 @@
 #include "memory/host_memory.h"
 #include "memory/process.h"
 #include "um/model.h"
-#include "umadvise_waits.h"
 
 namespace um {
 namespace {
@@ -223,6 +222,10 @@ void Backend::check(CUresult result, const std::string& doing) const {
                            : result == CUDA_ERROR_NOT_SUPPORTED ? UM_UNSUPPORTED
                                                                 : UM_DRIVER_ERROR;
   throw Error(status, doing + " failed: " + driver::describe(call(), result));
+}
+
+void Backend::finish_kernels(Wait name, const std::string& doing) const {
+  if (!hooks->in_host && !left_out(name)) check(call().ctx_synchronize(), doing);
 }
 
 CurrentContext::CurrentContext(const Backend& backend) noexcept : backend_(backend) {

@@ -10,6 +10,7 @@
 #include "driver/driver.h"
 #include "memory/helper.h"
 #include "umadvise.h"
+#include "umadvise_waits.h"
 
 namespace um {
 
@@ -44,6 +45,9 @@ class Backend {
   uint64_t calls(const char* function) const { return hooks->calls(ordinal, function); }
   // Throws um::Error unless `result` is success. `doing` names the call in the message.
   void check(driver::CUresult result, const std::string& doing) const;
+  // Waits for a GPU's kernels: the legacy stream, in which copies run, is not ordered after the streams of kernels.
+  // Throws um::Error.
+  void finish_kernels(Wait name, const std::string& doing) const;
 
   const driver::Driver* driver = nullptr;
   std::shared_ptr<Helper> helper = std::make_shared<Helper>();  // on CUDA it has a thread

@@ -92,7 +92,7 @@ GpuReplay::GpuReplay(const um_trace& trace, const um_plan* plan, const um_gpu_op
 
 GpuReplay::~GpuReplay() {
   if (device_ == nullptr) return;
-  Guard::end_op(*device_, nullptr, 0);  // after an error inside an op
+  device_->end_op(nullptr, 0);  // after an error inside an op
   for (size_t storage = 0; storage < places_.size(); ++storage) free(static_cast<int32_t>(storage));
   try {
     device_->close();
@@ -110,7 +110,7 @@ um_simulation GpuReplay::run() {
   if (options_.storage_address != nullptr) place_small();
   events(-1, false);
   make_before();
-  device_->alive()->swapping.read(&swaps_);
+  device_->alive()->read(&swaps_);
   step_start_ns_ = clock_.now_ns();
   for (uint32_t iteration = 1; iteration <= options_.iterations && !is_steady(out); ++iteration) {
     if (iteration == 2) set_program();
@@ -136,7 +136,7 @@ um_simulation GpuReplay::run() {
 // again when all are there.
 void GpuReplay::place_small() {
   um_swap_counters counters{};
-  device_->alive()->swapping.read(&counters);
+  device_->alive()->read(&counters);
   const uint64_t chunk = counters.chunk_bytes;
   std::map<uint64_t, int32_t> small;
   for (uint64_t row = index_.first_event(-1); row < index_.first_event(0); ++row) {
@@ -174,12 +174,12 @@ void GpuReplay::make_before() {
     made.bytes = static_cast<uint64_t>(index_.bytes(storage));
     made.write = 1;
     try {
-      Guard::begin_op(*device_, 0, UM_PHASE_NONE, 0, 0, &made, 1);
+      device_->begin_op(0, UM_PHASE_NONE, 0, 0, &made, 1);
       launch(0, false);
     } catch (const Error& error) {
       if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
     }
-    Guard::end_op(*device_, nullptr, 0);
+    device_->end_op(nullptr, 0);
   }
   device_->alive()->swapping.begin_anew();
   static_cast<void>(clock_.take_tally());  // of no iteration
@@ -203,7 +203,7 @@ void GpuReplay::run_op(int32_t op) {
   for (uint64_t row = index_.first_access(op); row < index_.first_access(op + 1); ++row)
     outputs_.push_back({pointer(trace_.access_storage[row]), place(trace_.access_storage[row])});
   launch(std::max<int64_t>(trace_.op_duration_ns[op], 0), trace_.op_host_touch[op] != 0);
-  Guard::end_op(*device_, outputs_.data(), static_cast<uint32_t>(outputs_.size()));
+  device_->end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
   events(op, false);
 }
 
@@ -219,8 +219,8 @@ void GpuReplay::begin(int32_t op) {
     access.write = (trace_.access_flags[row] & kWrite) != 0;
     accesses_.push_back(access);
   }
-  Guard::begin_op(*device_, intern(("op " + std::to_string(op)).c_str()), trace_.op_phase[op], 0,
-                  trace_.op_creates[op] != 0, accesses_.data(), static_cast<uint32_t>(accesses_.size()));
+  device_->begin_op(intern(("op " + std::to_string(op)).c_str()), trace_.op_phase[op], 0, trace_.op_creates[op] != 0,
+                    accesses_.data(), static_cast<uint32_t>(accesses_.size()));
 }
 
 // The kernel, at the moment at which the host has done everything else for it.
@@ -351,7 +351,7 @@ void GpuReplay::close_step(um_simulation& out) {
   step.call_ns = tally.call_ns;
   for (const int direction : {0, 1}) step.copy_ns[direction] = tally.copy_ns[direction];
   um_swap_counters now{};
-  device_->alive()->swapping.read(&now);
+  device_->alive()->read(&now);
   step.swaps = since(now, swaps_);
   swaps_ = now;
   device_->alive()->accounts.reset_all_peaks();

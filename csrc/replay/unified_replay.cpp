@@ -53,7 +53,7 @@ Replay::Replay(const um_trace& trace, const um_plan* plan, const um_unified_opti
 
 Replay::~Replay() {
   if (device_ == nullptr) return;
-  Guard::end_op(*device_, nullptr, 0);  // after an error inside an op
+  device_->end_op(nullptr, 0);  // after an error inside an op
   space_->migrator.clock = nullptr;
   for (size_t storage = 0; storage < addresses_.size(); ++storage) free(static_cast<int32_t>(storage));
   for (auto& cache : caches_) cache.reset();
@@ -102,7 +102,7 @@ void Replay::run_op(int32_t op) {
   begin(op);
   events(op, true);
   note_uses(op);
-  Guard::end_op(*device_, outputs_.data(), static_cast<uint32_t>(outputs_.size()));
+  device_->end_op(outputs_.data(), static_cast<uint32_t>(outputs_.size()));
   const auto row = static_cast<size_t>(op);
   clock_.end_op(std::max<int64_t>(trace_.op_duration_ns[row], 0), trace_.op_host_touch[row] != 0);
   actions(op, true);
@@ -132,8 +132,8 @@ void Replay::begin(int32_t op) {
     accesses_.push_back(access);
   }
   if (options_.caching != 0) make_cached(op);
-  Guard::begin_op(*device_, 0, trace_.op_phase[op], 0, trace_.op_creates[op] != 0, accesses_.data(),
-                  static_cast<uint32_t>(accesses_.size()));
+  device_->begin_op(0, trace_.op_phase[op], 0, trace_.op_creates[op] != 0, accesses_.data(),
+                    static_cast<uint32_t>(accesses_.size()));
 }
 
 // Blocks of a cache are no allocations of the engine, so that it has to be told of them before the op begins.

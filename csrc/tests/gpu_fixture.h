@@ -83,13 +83,13 @@ struct Gpu {
     for (const size_t block : kernel.reads) {
       accesses.push_back(write ? test::write(blocks[block], kChunk) : test::read(blocks[block], kChunk));
     }
-    um::Guard::begin_op(*device, um_intern("kernel"), UM_PHASE_FORWARD, 0, false, accesses.data(),
-                        static_cast<uint32_t>(accesses.size()));
+    device->begin_op(um_intern("kernel"), UM_PHASE_FORWARD, 0, false, accesses.data(),
+                     static_cast<uint32_t>(accesses.size()));
     void* const made = device->allocate(kChunk, kChunked, nullptr);
     clock.begin_op(-1, um::simulator::FaultShape{});
     clock.end_op(kernel.duration_ns, false);
     const um_shown output{made, nullptr};
-    um::Guard::end_op(*device, &output, 1);
+    device->end_op(&output, 1);
     um_device::free(made);
   }
   void step(const std::vector<Kernel>& kernels) {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/on_error.h"
-#include "engine/device.h"
+#include "engine/device_base.h"
 
 namespace um {
 
@@ -37,7 +37,7 @@ uint32_t PlanExecutor::add(const um_program& program) {
   unbegun_.reserve(unbegun_.size() + 1);
   const std::unique_ptr<const Program> old = program.replaces != 0 ? programs_.replace(program) : nullptr;
   const Program& added = old != nullptr ? *programs_.find(old->number) : programs_.add(program);
-  device_.allocations->each_block([&](Block& block) {
+  base_.allocations->each_block([&](Block& block) {
     // A serial number is never used again, so it identifies a persistent allocation.
     if (added.has_persistent(block.record.serial)) persistent_.add(&block);
   });
@@ -47,8 +47,8 @@ uint32_t PlanExecutor::add(const um_program& program) {
     last_ = &added;
     last_was_exact_ = false;  // the plan may begin in another state than that step ended in
   }
-  if (first) device_.guard.join(*this);
-  device_.swapping.look_ahead(&cursor_);
+  if (first) base_.participants.join(*this);
+  swapping_.look_ahead(&cursor_);
   return added.number;
 }
 
@@ -83,8 +83,8 @@ void PlanExecutor::drop(uint32_t number) {
 
 void PlanExecutor::drop_all() {
   close();
-  device_.guard.leave(*this);
-  device_.swapping.look_ahead(nullptr);
+  base_.participants.leave(*this);
+  swapping_.look_ahead(nullptr);
 }
 
 void PlanExecutor::close() noexcept {
@@ -94,10 +94,6 @@ void PlanExecutor::close() noexcept {
   postponed_.clear();
   programs_.clear();
   persistent_.clear();
-}
-
-int32_t PlanExecutor::expected_key(uint64_t bytes, const RunningOp* op) const {
-  return op != nullptr && op->beside ? -1 : cursor_.expected_key(bytes);
 }
 
 void PlanExecutor::tell(um_swap_counters* out) const {
@@ -116,10 +112,10 @@ void PlanExecutor::begin_step(uint32_t step) {
   const auto found = std::find(unbegun_.begin(), unbegun_.end(), program);
   const bool fresh = found != unbegun_.end();
   if (fresh) unbegun_.erase(found);
-  const int64_t evictions = device_.swapping.has_chunks() ? device_.swapping.mover().evictions() : 0;
+  const int64_t evictions = swapping_.has_chunks() ? swapping_.mover().evictions() : 0;
   scans_ = !program->planned() || program != last_ || !last_was_exact_ || evictions != evictions_;
   evictions_ = evictions;
-  cursor_.begin_step(program, persistent_, *device_.allocations, fresh);
+  cursor_.begin_step(program, persistent_, *base_.allocations, fresh);
   next_ = programs_.expected(program);
   prefetcher_.rescan_now();
   begins_ = true;
@@ -131,11 +127,11 @@ void PlanExecutor::begin_as_planned() {
   begins_ = false;
   if (!scans_ && cursor_.program() == last_) return;
   const Program& program = *cursor_.program();
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   for (const int32_t storage : program.persistent_storages()) {
     Block* const block = program.starts_resident(storage) ? nullptr : cursor_.block(storage);
     if (block != nullptr && notes(*block).movable != nullptr)
-      static_cast<void>(device_.swapping.mover().evict_first(notes(*block).movable));
+      static_cast<void>(swapping_.mover().evict_first(notes(*block).movable));
   }
 }
 
@@ -159,7 +155,7 @@ template <class Each>
 void PlanExecutor::act(bool after, const Each& each) {
   const auto [first, end] = cursor_.due(after);
   if (first == end) return;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   for (size_t row = first; row < end; ++row) each(row);
 }
 
@@ -173,7 +169,7 @@ void PlanExecutor::begin_op(RunningOp& op) {
     op.untouched ? postponed_.push_back(row) : carry_out(cursor_.program()->action(row));
   };
   act(true, swap);
-  if (device_.swapping.has_chunks()) device_.swapping.mover().begin_op();
+  if (swapping_.has_chunks()) swapping_.mover().begin_op();
   follow(op);
   act(false, [&](size_t row) {
     device_lock.assert_held();
@@ -187,7 +183,7 @@ void PlanExecutor::begin_op(RunningOp& op) {
 }
 
 void PlanExecutor::follow(const RunningOp& op) {
-  const std::vector<Operand>& given = device_.guard.operands();
+  const std::vector<Operand>& given = base_.ops.operands;
   const Program* const before = cursor_.program();
   const int32_t op_before = cursor_.op();
   const ProgramCursor::Match match = cursor_.begin_op(op.identity.op, given);
@@ -222,17 +218,17 @@ void PlanExecutor::catch_up(int32_t op_before) {
     const bool leaves = action.kind == UM_PLAN_SWAP_OUT || action.kind == UM_PLAN_DROP;
     if (leaves && cursor_.block(action.storage) != nullptr) missed_.push_back(row - 1);
   }
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   for (auto row = missed_.rbegin(); row != missed_.rend(); ++row) carry_out(program.action(*row));
 }
 
 // The op's operands are not pinned yet, and must not be evicted for the operands of later ops.
 void PlanExecutor::look_ahead(const RunningOp& op) {
-  if (!device_.swapping.has_chunks() || !cursor_.program()->knows_link()) return;
-  Mover& mover = device_.swapping.mover();
+  if (!swapping_.has_chunks() || !cursor_.program()->knows_link()) return;
+  Mover& mover = swapping_.mover();
   const bool as_planned = cursor_.exact() && next_ == cursor_.program() && mover.evictions() == evictions_;
   if (!scans_ && as_planned) return;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   const Pinned own(op.swapped);
   prefetcher_.scan(cursor_, persistent_, next_, mover);
 }
@@ -244,7 +240,7 @@ void PlanExecutor::end_op(RunningOp& op) noexcept {
   try {
     made_.clear();
     for (uint32_t i = 0; i < op.output_count; ++i) {
-      Block* const block = device_.own_block(op.outputs[i].address);
+      Block* const block = base_.own_block(op.outputs[i].address);
       const bool made = block != nullptr && block->record.birth_step == op.identity.step &&
                         block->record.birth_op_index == op.identity.index;
       if (made && std::find(made_.begin(), made_.end(), block) == made_.end()) made_.push_back(block);
@@ -264,7 +260,7 @@ void PlanExecutor::end_op(RunningOp& op) noexcept {
 
 void PlanExecutor::carry_out_postponed() {
   if (postponed_.empty()) return;
-  const RequiredContext current(device_.backend);
+  const RequiredContext current(base_.backend);
   for (const size_t row : postponed_) carry_out(cursor_.program()->action(row));
   postponed_.clear();
 }
@@ -297,7 +293,7 @@ void PlanExecutor::carry_out(const Program::Action& action) {
 
 // Returns false if the action has no effect, or is impossible now.
 bool PlanExecutor::move(const Program::Action& action, Movable* block) {
-  Mover& mover = device_.swapping.mover();
+  Mover& mover = swapping_.mover();
   if (swaps_in(action.kind, action.argument) && !cursor_.wanted(action.storage, cursor_.op())) return false;
   switch (action.kind) {
     case UM_PLAN_SWAP_IN:
@@ -318,7 +314,7 @@ bool PlanExecutor::move(const Program::Action& action, Movable* block) {
 // Carries out an action on managed memory. In a step with other sizes, its range is cut to the allocation's, and an
 // action that reaches the end of the recorded storage reaches the end of the allocation.
 void PlanExecutor::move_managed(const Program::Action& action, Block* block, const RunningOp& op) {
-  const Backend& backend = device_.backend;
+  const Backend& backend = base_.backend;
   if (backend.why_no_migration() != nullptr) {
     ++skipped_actions_;
     return;
@@ -332,7 +328,7 @@ void PlanExecutor::move_managed(const Program::Action& action, Block* block, con
     device_lock.assert_held();
     if (to_host && notes(*block).exports > 0) return;
     const auto use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-    device_.budget.use(at, bytes, use, op.stream, op.identity);
+    budget_.use(at, bytes, use, op.stream, op.identity);
     prefetches_.push_back({at, bytes, to_host});
     // Ordered counting is deterministic: each prefetch is sent where the plan has it.
     if (backend.ordered()) send_prefetches(op.stream);
@@ -362,19 +358,19 @@ void PlanExecutor::move_managed(const Program::Action& action, Block* block, con
 void PlanExecutor::send_prefetches(CUstream stream) {
   if (prefetches_.empty()) return;
   const OnError forget([&] { prefetches_.clear(); });
-  const Backend& backend = device_.backend;
+  const Backend& backend = base_.backend;
   const RequiredContext current(backend);
-  const CUstream beside = backend.ordered() ? nullptr : device_.streams.side();
-  if (beside != nullptr) device_.streams.order(beside, stream, Wait::pages_after_op);
+  const CUstream beside = backend.ordered() ? nullptr : streams_.side();
+  if (beside != nullptr) streams_.order(beside, stream, Wait::pages_after_op);
   backend.helper->ask([this, all = std::move(prefetches_), beside] {
     try {
-      prefetch(device_.backend, all, beside);
+      prefetch(base_.backend, all, beside);
     } catch (const std::exception&) {  // a prefetch is only a request
       ++skipped_actions_;
     }
   });
   prefetches_.clear();
-  device_.accounts.sample_residency();
+  accounts_.sample_residency();
 }
 
 }  // namespace um

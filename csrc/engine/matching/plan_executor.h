@@ -31,17 +31,27 @@
 #include <vector>
 
 #include "base/thread_safety.h"
+#include "engine/accounts.h"
+#include "engine/budget_keeper.h"
 #include "engine/matching/prefetcher.h"
 #include "engine/matching/program_cursor.h"
 #include "engine/matching/programs.h"
 #include "engine/participant.h"
+#include "engine/streams.h"
+#include "engine/swapping.h"
 #include "memory/migration.h"
 
 namespace um {
 
 class PlanExecutor final : public Participant {
  public:
-  explicit PlanExecutor(um_device& device) : Participant(device, kProgramTurns) {}
+  // Everything is borrowed.
+  PlanExecutor(DeviceBase& base, Streams& streams, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
+      : Participant(base, kProgramTurns),
+        streams_(streams),
+        budget_(budget),
+        accounts_(accounts),
+        swapping_(swapping) {}
 
   // Adds a program, or replaces the one of number `program.replaces`, from the next step on. Returns its number. The
   // rest of a running step that followed the old program is not matched. The new program has the old one's number, and
@@ -55,8 +65,6 @@ class PlanExecutor final : public Participant {
   // Forgets a program, or does nothing if there is none of that number.
   void drop(uint32_t number) REQUIRES(device_lock);
   void drop_all() REQUIRES(device_lock);
-  // Returns the key (Record::storage) that an allocation of so many bytes will get; -1: unknown.
-  int32_t expected_key(uint64_t bytes, const RunningOp* op) const;
   void tell(um_swap_counters* out) const REQUIRES(device_lock);
   void close() noexcept;
 
@@ -89,6 +97,10 @@ class PlanExecutor final : public Participant {
   void send_prefetches(driver::CUstream stream) REQUIRES(device_lock);
   void look_ahead(const RunningOp& op) REQUIRES(device_lock);
 
+  Streams& streams_;
+  BudgetKeeper& budget_;
+  Accounts& accounts_;
+  Swapping& swapping_;
   Programs programs_;
   PersistentAllocations persistent_;
   ProgramCursor cursor_;

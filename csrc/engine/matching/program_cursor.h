@@ -72,7 +72,7 @@ class ProgramCursor final : public Outlook {
   void allocated(Block* block) noexcept;
   void freed(Block* block) noexcept;
   // Returns the key that an allocation of so many bytes would get now; -1: none.
-  int32_t expected_key(uint64_t bytes) const;
+  int32_t expected_key(uint64_t bytes) const override;
 
   // ---- position and bindings ----
   const Program* program() const { return program_; }

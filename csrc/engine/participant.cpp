@@ -1,0 +1,28 @@
+#include "engine/participant.h"
+
+#include <algorithm>
+
+namespace um {
+
+Participants::Participants() {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_}) all->reserve(kMostParticipants);
+}
+
+void Participants::join(Participant& participant) noexcept {
+  leave(participant);
+  const auto enter = [&](std::vector<Participant*>& all, uint8_t Turns::* turn) {
+    const uint8_t own = participant.turns.*turn;
+    const auto later = [&](const Participant* each) { return each->turns.*turn > own; };
+    if (own != kNever) all.insert(std::find_if(all.begin(), all.end(), later), &participant);
+  };
+  enter(begins_, &Turns::begin);
+  enter(ends_, &Turns::end);
+  enter(memory_, &Turns::memory);
+}
+
+void Participants::leave(Participant& participant) noexcept {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_})
+    all->erase(std::remove(all->begin(), all->end(), &participant), all->end());
+}
+
+}  // namespace um
