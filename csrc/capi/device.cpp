@@ -228,7 +228,8 @@ um_status um_export_lasting(const void* address) {
 um_status um_address_shown(const void* address, const void** shown) {
   return guarded([&] {
     const um_device::Found found = um_device::find_range(address, 0);
-    const uint64_t at = found.device->exports.shown(found.block, um::address_of(address));
+    const uint64_t offset_bytes = um::address_of(address) - found.block->address;
+    const uint64_t at = found.device->kind_of(*found.block).shown(found.block) + offset_bytes;
     *given(shown, "the place for the address") = reinterpret_cast<const void*>(at);
   });
 }

@@ -2,7 +2,6 @@
 // request, so that a conversion can re-point them (engine/conversion.h).
 #pragma once
 
-#include "base/thread_safety.h"
 #include "engine/device_base.h"
 #include "engine/notes.h"
 #include "umadvise.h"
@@ -14,7 +13,10 @@ class BlockOwners {
   explicit BlockOwners(DeviceBase& base) : base_(base) {}
 
   // Sets whether owners are remembered.
-  void remember(um_owners which) noexcept;
+  void remember(um_owners which) noexcept {
+    remembered_ = which;
+    if (!remembers()) base_.allocations->each_block([&](Block& block) { forget(&block); });
+  }
   bool remembers() const { return remembered_ != UM_OWNERS_FORGOTTEN; }
   bool converts_in_ops() const { return remembered_ == UM_OWNERS_CONVERTED_IN_OPS; }
   // Notes the storage that shows the allocation's address.
@@ -23,7 +25,10 @@ class BlockOwners {
     if (remembers() && its.owner == nullptr && storage != nullptr)
       its.owner = base_.owners.remember(storage, block->address);
   }
-  void forget(Block* block) noexcept;
+  void forget(Block* block) noexcept {
+    if (notes(*block).owner != nullptr) base_.owners.forget(notes(*block).owner);
+    notes(*block).owner = nullptr;
+  }
 
  private:
   DeviceBase& base_;

@@ -16,7 +16,7 @@ namespace um {
 
 class BudgetKeeper final : public Participant {
  public:
-  // Everything is borrowed. `serve` makes accesses possible that no op announced.
+  // `serve` makes accesses possible that no op announced.
   BudgetKeeper(DeviceBase& base, const BlockOwners& owners, Observation& observation, Sampling& sampling,
                driver::AccessOwner serve)
       : Participant(base, kBudgetTurns),

@@ -16,7 +16,6 @@ namespace um {
 
 class Conversion {
  public:
-  // Everything is borrowed.
   Conversion(DeviceBase& base, const SwapEvents& swaps, Sampling& sampling, Observation& observation,
              BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
       : base_(base),

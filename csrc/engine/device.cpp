@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/on_error.h"
+#include "memory/address_map.h"
 
 namespace {
 
@@ -24,42 +26,9 @@ void check(const um_link& link) {
 
 }  // namespace
 
-um_device::Parts::Parts(um::DeviceBase& base)
-    : times(base.backend, swaps),
-      streams(base.backend, base.fences),
-      repetition(base),
-      step_undo(base),
-      block_owners(base),
-      sampling(base, log, swaps, times, tape),
-      observation(base, log, swaps, times, sampling),
-      budget(base, block_owners, observation, sampling, serve_stray_access),
-      accounts(base, sampling, budget),
-      workspaces(base, budget),
-      swapping(base, swaps, sampling, step_undo, serve_stray_access, tell_stray_access),
-      exports(base, budget, accounts, swapping),
-      recording(base, tape, observation, swapping),
-      plan_executor(base, streams, budget, accounts, swapping),
-      conversion(base, swaps, sampling, observation, budget, accounts, swapping),
-      guard(base, swaps, times, streams, step_undo, block_owners, observation, budget, accounts, swapping) {}
-
 um_device::um_device(um::Backend its_backend, um::Owners& its_owners)
-    : DeviceBase(this, std::move(its_backend), its_owners),
-      parts_(std::make_unique<Parts>(*this)),
-      guard(parts_->guard),
-      times(parts_->times),
-      streams(parts_->streams),
-      repetition(parts_->repetition),
-      step_undo(parts_->step_undo),
-      block_owners(parts_->block_owners),
-      sampling(parts_->sampling),
-      observation(parts_->observation),
-      budget(parts_->budget),
-      accounts(parts_->accounts),
-      swapping(parts_->swapping),
-      exports(parts_->exports),
-      recording(parts_->recording),
-      plan_executor(parts_->plan_executor),
-      conversion(parts_->conversion) {
+    : DeviceBase(this, std::move(its_backend), its_owners) {
+  kinds = {&parts_->managed, &parts_->plain, &parts_->plain, &swapping};
   if (backend.hooks->exact && backend.counting == UM_COUNTING_RAW) participants.join(accounts);
   if (!backend.hooks->in_host) participants.join(parts_->workspaces);
 }
@@ -141,6 +110,40 @@ bool um_device::empty_out() noexcept {
   backend.close();
   emptied_ = true;
   return true;
+}
+
+void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, const um_access* accesses,
+                         uint32_t count) {
+  std::pair<const um_access*, uint32_t> given(accesses, count);
+  const um_gather give = [](void* context, const um_access** out, uint32_t* out_count) {
+    std::tie(*out, *out_count) = *static_cast<decltype(given)*>(context);
+  };
+  begin_op(op, phase, module, flags, give, &given);
+}
+
+void um_device::begin_op(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather,
+                         void* context) {
+  if (um::running_op != nullptr) {
+    throw um::Error(UM_BAD_STATE, "an op runs in this thread already: ops do not nest");
+  }
+  um::RunningOp* running = nullptr;
+  {
+    const Locked locked = alive();
+    running = guard.enter(op, phase, module, flags, gather, context);
+  }
+  um::running_op = running;
+  const um::OnError end([&] { end_op(nullptr, 0); });  // the caller ends only ops whose begin succeeded
+  guard.bring(*running);
+}
+
+uint32_t um_device::end_op(const um_shown* outputs, uint32_t count) noexcept {
+  um::RunningOp* const op = own_op();
+  return op != nullptr ? guard.end(op, outputs, count) : 0;
+}
+
+void um_device::show(const void* address, void* storage) noexcept {
+  const Found found = find(um::address_of(address), true);
+  if (found.block != nullptr) found.device->kind_of(*found.block).meet(found.block, storage);
 }
 
 void um_device::query(um_device_info* out) {

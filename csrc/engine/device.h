@@ -16,6 +16,8 @@
 #include "engine/device_base.h"
 #include "engine/exports.h"
 #include "engine/guard.h"
+#include "engine/heap_memory.h"
+#include "engine/managed_memory.h"
 #include "engine/matching/plan_executor.h"
 #include "engine/observation.h"
 #include "engine/owners.h"
@@ -28,9 +30,42 @@
 #include "engine/times.h"
 #include "engine/workspaces.h"
 
-struct um_device : um::DeviceBase {
-  struct Parts;
+namespace um {
 
+// All participants, in the order of their floors: each refers only to those before it.
+struct DeviceParts {
+  explicit DeviceParts(DeviceBase& its, driver::AccessOwner its_serve, driver::AccessDescriber its_describe)
+      : base(its), serve(its_serve), describe(its_describe) {}
+
+  DeviceBase& base;
+  const driver::AccessOwner serve;
+  const driver::AccessDescriber describe;
+  EventLog log;
+  SwapEvents swaps{log};
+  Tape tape;
+  Times times{base.backend, swaps};
+  Streams streams{base};
+  Repetition repetition{base};
+  StepUndo step_undo{base};
+  BlockOwners block_owners{base};
+  Sampling sampling{base, log, swaps, times, tape};
+  Observation observation{base, log, swaps, times, sampling};
+  BudgetKeeper budget{base, block_owners, observation, sampling, serve};
+  Accounts accounts{base, sampling, budget};
+  Workspaces workspaces{base, budget};
+  Swapping swapping{base, swaps, block_owners, sampling, step_undo, serve, describe};
+  Exports exports{base, budget, swapping};
+  ManagedMemory managed{base, block_owners, streams, sampling, budget, accounts, exports};
+  DeviceMemory plain{base, block_owners, managed};
+  Recording recording{base, tape, observation, swapping};
+  PlanExecutor plan_executor{base, streams, budget, accounts, swapping};
+  Conversion conversion{base, swaps, sampling, observation, budget, accounts, swapping};
+  Guard guard{base, swaps, times, streams, step_undo, observation, budget, accounts};
+};
+
+}  // namespace um
+
+struct um_device : um::DeviceBase {
  public:
   using Lock = um::owners::Lock;
   // A device together with its lock, which is held.
@@ -110,65 +145,34 @@ struct um_device : um::DeviceBase {
   void measure_link(uint64_t bytes, uint32_t copies, bool h2d, bool d2h, int64_t out_ns[2]) REQUIRES(um::device_lock);
 
  private:
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<um::DeviceParts> parts_ =
+      std::make_unique<um::DeviceParts>(*this, serve_stray_access, tell_stray_access);
 
  public:
-  um::Guard& guard;
-  um::Times& times GUARDED_BY(um::device_lock);
-  um::Streams& streams GUARDED_BY(um::device_lock);
-  um::Repetition& repetition GUARDED_BY(um::device_lock);
-  um::StepUndo& step_undo GUARDED_BY(um::device_lock);
-  um::BlockOwners& block_owners GUARDED_BY(um::device_lock);
-  um::Sampling& sampling GUARDED_BY(um::device_lock);
-  um::Observation& observation GUARDED_BY(um::device_lock);
-  um::BudgetKeeper& budget GUARDED_BY(um::device_lock);
-  um::Accounts& accounts GUARDED_BY(um::device_lock);
-  um::Swapping& swapping GUARDED_BY(um::device_lock);
-  um::Exports& exports GUARDED_BY(um::device_lock);
-  um::Recording& recording GUARDED_BY(um::device_lock);
-  um::PlanExecutor& plan_executor GUARDED_BY(um::device_lock);
-  um::Conversion& conversion GUARDED_BY(um::device_lock);
+  um::Guard& guard = parts_->guard;
+  um::Times& times GUARDED_BY(um::device_lock) = parts_->times;
+  um::Streams& streams GUARDED_BY(um::device_lock) = parts_->streams;
+  um::Repetition& repetition GUARDED_BY(um::device_lock) = parts_->repetition;
+  um::StepUndo& step_undo GUARDED_BY(um::device_lock) = parts_->step_undo;
+  um::BlockOwners& block_owners GUARDED_BY(um::device_lock) = parts_->block_owners;
+  um::Sampling& sampling GUARDED_BY(um::device_lock) = parts_->sampling;
+  um::Observation& observation GUARDED_BY(um::device_lock) = parts_->observation;
+  um::BudgetKeeper& budget GUARDED_BY(um::device_lock) = parts_->budget;
+  um::Accounts& accounts GUARDED_BY(um::device_lock) = parts_->accounts;
+  um::Swapping& swapping GUARDED_BY(um::device_lock) = parts_->swapping;
+  um::Exports& exports GUARDED_BY(um::device_lock) = parts_->exports;
+  um::Recording& recording GUARDED_BY(um::device_lock) = parts_->recording;
+  um::PlanExecutor& plan_executor GUARDED_BY(um::device_lock) = parts_->plan_executor;
+  um::Conversion& conversion GUARDED_BY(um::device_lock) = parts_->conversion;
 
  private:
   um_device(um::Backend its_backend, um::Owners& its_owners);
-  um::Block* allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth)
-      REQUIRES(um::device_lock);
-  void place(um::Block* block, um::RunningOp* op, void* stream) REQUIRES(um::device_lock);
   void release(um::Block* block) noexcept REQUIRES(um::device_lock);
-  void give_back(um::Block* block) noexcept REQUIRES(um::device_lock);
   bool empty_out() noexcept REQUIRES(um::device_lock);
   void free_parts() noexcept;
   static void keep(um_device* device);
   um_allocation describe(const um::Block& block) REQUIRES(um::device_lock);
 
-  static constexpr uint64_t kNothingRefused = ~uint64_t{0};
   std::atomic<bool> accepts_{true};
-  // The smallest request that plain memory refused since a block of it was last freed.
-  uint64_t refused_bytes_ GUARDED_BY(um::device_lock) = kNothingRefused;
   bool emptied_ GUARDED_BY(um::device_lock) = false;
-};
-
-// All participants, in the order of their floors: each refers only to those before it.
-struct um_device::Parts {
-  explicit Parts(um::DeviceBase& base);
-
-  um::EventLog log;
-  um::SwapEvents swaps{log};
-  um::Tape tape;
-  um::Times times;
-  um::Streams streams;
-  um::Repetition repetition;
-  um::StepUndo step_undo;
-  um::BlockOwners block_owners;
-  um::Sampling sampling;
-  um::Observation observation;
-  um::BudgetKeeper budget;
-  um::Accounts accounts;
-  um::Workspaces workspaces;
-  um::Swapping swapping;
-  um::Exports exports;
-  um::Recording recording;
-  um::PlanExecutor plan_executor;
-  um::Conversion conversion;
-  um::Guard guard;
 };

@@ -1,17 +1,31 @@
 #include "engine/device_base.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "memory/address_map.h"
 
 namespace um {
 
-DeviceBase::DeviceBase(um_device* its_handle, Backend its_backend, Owners& its_owners)
-    : handle(its_handle),
-      backend(std::move(its_backend)),
-      owners(its_owners),
-      allocations(std::make_unique<Allocations>(its_handle, backend)),
-      fences(std::make_unique<Fences>(backend)) {}
+Participants::Participants() {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_}) all->reserve(kMostParticipants);
+}
+
+void Participants::join(Participant& participant) noexcept {
+  leave(participant);
+  const auto enter = [&](std::vector<Participant*>& all, uint8_t Turns::* turn) {
+    const uint8_t own = participant.turns.*turn;
+    const auto later = [&](const Participant* each) { return each->turns.*turn > own; };
+    if (own != kNever) all.insert(std::find_if(all.begin(), all.end(), later), &participant);
+  };
+  enter(begins_, &Turns::begin);
+  enter(ends_, &Turns::end);
+  enter(memory_, &Turns::memory);
+}
+
+void Participants::leave(Participant& participant) noexcept {
+  for (std::vector<Participant*>* all : {&begins_, &ends_, &memory_})
+    all->erase(std::remove(all->begin(), all->end(), &participant), all->end());
+}
 
 Arena* DeviceBase::own_arena(uint64_t address) const {
   Arena* arena = address_map().find(address);

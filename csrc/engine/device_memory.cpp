@@ -50,85 +50,37 @@ class GuardsTurn {
 
 void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* stream, Use use) {
   if (bytes == 0) return nullptr;
-  RunningOp* const op = own_op();
-  const auto user = static_cast<um::driver::CUstream>(stream);
+  um::MemoryKind::Request request{
+      bytes, placement, {}, own_op(), static_cast<um::driver::CUstream>(stream), use == Use::outside_ops};
+  RunningOp* const op = request.op;
+  const uint32_t wanted = placement.memory <= UM_MEMORY_CHUNKED ? placement.memory : uint32_t{UM_MEMORY_DEVICE};
+  um::MemoryKind* kind = kinds[wanted];
   uint64_t address = 0;
-  bool managed = false;
   {
     const Locked locked = lock();
     if (!accepts_) throw Error(UM_BAD_STATE, "the device is closed: it takes no new allocations");
-    streams.note(user);
+    streams.note(request.stream);
     const GuardsTurn turn(times, op);
     const um::OpPause pause(recording.durations, op, um::op_stream);
     const uint64_t arena_changes = allocations->arena_changes();
     if (op != nullptr) um::make_room(op->fixed, op->fixed.size() + 1);
+    request.birth = ops.birth(op);
     Block* const block = counting_failures(&allocations->statistics, [&] {
       um::device_lock.assert_held();
-      const um::Birth birth = ops.birth(op);
-      return placement.memory == UM_MEMORY_CHUNKED
-                 ? swapping.allocate(bytes, placement, birth, op, user, use == Use::outside_ops)
-                 : allocate_preferred(bytes, placement, birth);
+      return kind->make(request);
     });
     address = block->address;
-    managed = um::managed(*block);
-    if (op != nullptr && um::notes(*block).movable == nullptr) op->fixed.push_back(block);
-    if (managed && (op != nullptr || placement.advice == UM_ADVICE_PREFETCH)) {
-      const um::OnError undo([&] {
-        um::device_lock.assert_held();
-        if (op != nullptr) op->working_set.remove(address);
-        give_back(block);
-      });
-      place(block, op, stream);
-    }
+    kind = &kind_of(*block);
+    const um::OnError undo([&] {
+      um::device_lock.assert_held();
+      kind->free(block);
+    });
+    kind->place(block, request);
     for (um::Participant* const each : participants.at_memory()) each->allocated(block, op);
     if (arena_changes != allocations->arena_changes()) accounts.sample_residency();
   }
-  // In ordered counting, outputs are touched here in order of allocation, and not by the kernel's threads in any order.
-  // If the touch moved pages, or there was a prefetch, operands of the op may have been evicted.
-  if (managed && op != nullptr && !op->untouched && backend.ordered()) {
-    const bool serviced = backend.hooks->touch(backend.ordinal, address, bytes, true);
-    if (serviced || placement.advice == UM_ADVICE_PREFETCH) guard.make_resident(*op);
-  }
+  if (op != nullptr && kind->touch(address, request)) guard.make_resident(*op);
   return reinterpret_cast<void*>(address);
-}
-
-// Resolves UM_MEMORY_PREFER_DEVICE, which is a preference and not a kind of memory.
-Block* um_device::allocate_preferred(uint64_t bytes, um_placement placement, const um::Birth& birth) {
-  if (placement.memory == UM_MEMORY_PREFER_DEVICE) {
-    placement.memory = UM_MEMORY_DEVICE;
-    if (bytes < refused_bytes_) {  // do not ask a full device again for each small tensor
-      try {
-        return allocations->allocate(bytes, placement, birth);
-      } catch (const Error& error) {
-        if (error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
-      }
-      refused_bytes_ = bytes;
-    }
-    placement.memory = UM_MEMORY_MANAGED;
-  }
-  if (placement.memory == UM_MEMORY_MANAGED) sampling.expect_managed();
-  return allocations->allocate(bytes, placement, birth);
-}
-
-// Prepares a new managed block for its first use.
-void um_device::place(Block* block, RunningOp* op, void* stream) {
-  const auto user = static_cast<um::driver::CUstream>(stream);
-  const bool prefetched = block->arena->heap->placement.advice == UM_ADVICE_PREFETCH &&
-                          backend.why_no_migration() == nullptr && !budget.holds(*block);
-  if (op != nullptr && !op->untouched) {
-    op->working_set.add(block->address, block->record.bytes, true);
-    budget.measure(*op);
-    budget.check(*op);
-    budget.end_exports_for(*op);
-    budget.keep([&](um::Budget& model) { model.use_newest(op->working_set); }, op->stream, op->identity);
-  } else if (prefetched) {
-    budget.use(block->address, block->record.bytes, um::Budget::Use::to_device, user);
-  }
-  if (prefetched) {
-    const um::RequiredContext current(backend);
-    um::prefetch(backend, block->address, block->record.bytes, false, user);
-    accounts.sample_residency();
-  }
 }
 
 um_device::Found um_device::find(uint64_t address, bool at_start) {
@@ -171,21 +123,10 @@ bool um_device::free(void* pointer) noexcept {
 
 void um_device::release(Block* block) noexcept {
   for (um::Participant* const each : participants.at_memory()) each->freed(block);
-  const um::Notes& notes = um::notes(*block);
-  if (notes.exports > 0) exports.forget(*block);
-  if (notes.owner != nullptr) block_owners.forget(block);
-  if (notes.workspace) budget.set_workspace(block, false);
-  if (notes.discarded) streams.discard(*block);
-  if (block->arena->heap->placement.memory == UM_MEMORY_DEVICE) refused_bytes_ = kNothingRefused;
-  if (RunningOp* const op = own_op()) op->working_set.remove(block->address);
-  give_back(block);
+  kind_of(*block).free(block);
   if (accepts_) return;
   budget.drop_if_idle();
   if (allocations->statistics.live_allocations() == 0) static_cast<void>(empty_out());
-}
-
-void um_device::give_back(Block* block) noexcept {
-  um::notes(*block).movable != nullptr ? swapping.end(block) : allocations->free(block);
 }
 
 void um_device::trim() {

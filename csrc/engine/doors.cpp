@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "engine/device.h"
 #include "memory/address_map.h"
-#include "memory/migration.h"
 
 namespace um {
 namespace {
@@ -53,7 +52,7 @@ void copy(void* device_address, void* host, uint64_t bytes, bool to_device) {
       std::memcpy(to_device ? device_address : host, to_device ? host : device_address, bytes);
       return;
     }
-    device.swapping.hold(movable, to_device);
+    device.swapping.pin(movable, to_device);
   }
   {
     const Held held(found);
@@ -84,39 +83,15 @@ void copy_to_host(void* host, const void* device_address, uint64_t bytes) {
 void lend(const void* address, void* stream) {
   const um_device::Found found = um_device::find_range(address, 0);
   const auto user = static_cast<driver::CUstream>(stream);
-  um_device& device = *found.device;
-  device.streams.note(user);
-  if (found.block->arena->heap->placement.memory != UM_MEMORY_CHUNKED || left_out(Wait::stream_lent)) return;
-  const RequiredContext current(device.backend);
-  if (Movable* const movable = notes(*found.block).movable) {
-    device.swapping.mover().transfers.lend(user, movable);
-  } else {
-    device.swapping.mover().waits.streams.lend(user);  // the arenas of small blocks wait for all known streams
-  }
+  found.device->streams.note(user);
+  found.device->kind_of(*found.block).lend(found.block, user);
 }
 
 void prefetch(const void* address, uint64_t bytes, bool to_host, void* stream) {
   if (bytes == 0) return;
   const um_device::Found found = um_device::find_range(address, bytes);
-  um_device& device = *found.device;
-  if (Movable* const movable = notes(*found.block).movable) {
-    const RequiredContext current(device.backend);
-    Mover& mover = device.swapping.mover();
-    static_cast<void>(to_host ? mover.swap_out(movable) : mover.swap_in(movable));
-    return;
-  }
-  if (found.block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) return;  // small ones cannot move
-  if (!managed(*found.block))
-    throw Error(UM_UNSUPPORTED, "plain device memory stays where it is: only managed memory moves");
-  if (const char* reason = device.backend.why_no_migration()) throw Error(UM_UNSUPPORTED, reason);
-  if (to_host && notes(*found.block).exports > 0) {
-    throw Error(UM_BAD_STATE, "the allocation is exported, so it stays on the device until the export is released");
-  }
-  const Budget::Use use = to_host ? Budget::Use::to_host : Budget::Use::to_device;
-  device.budget.use(address_of(address), bytes, use);
-  const RequiredContext current(device.backend);
-  prefetch(device.backend, address_of(address), bytes, to_host, static_cast<driver::CUstream>(stream));
-  device.accounts.sample_residency();
+  MemoryKind& kind = found.device->kind_of(*found.block);
+  kind.prefetch(found.block, address_of(address), bytes, to_host, static_cast<driver::CUstream>(stream));
 }
 
 }  // namespace um

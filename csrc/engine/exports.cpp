@@ -1,20 +1,10 @@
 #include "engine/exports.h"
 
-#include <algorithm>
-
 #include "base/error.h"
-#include "base/on_error.h"
-#include "memory/host_memory.h"
 
 namespace um {
-namespace {
 
-uint64_t page_bytes(const Block& block) { return Budget::spanned_bytes(block.address, block.end() - block.address); }
-
-}  // namespace
-
-Exports::Exports(DeviceBase& base, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
-    : base_(base), budget_(budget), accounts_(accounts), swapping_(swapping) {
+Exports::Exports(DeviceBase& base, BudgetKeeper& budget, Swapping& swapping) : base_(base) {
   budget.end_exports = [this](uint64_t bytes) {
     device_lock.assert_held();
     static_cast<void>(keep_pages_below(bytes));
@@ -27,19 +17,23 @@ Exports::Exports(DeviceBase& base, BudgetKeeper& budget, Accounts& accounts, Swa
 
 uint64_t Exports::add(Block* block, uint64_t address) {
   const uint64_t offset_bytes = address - block->address;
-  hold(block, false);
+  MemoryKind& kind = base_.kind_of(*block);
+  if (!kind.can_hold(*block, false))
+    throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
+  kind.hold(block, false);
   ++notes(*block).exports;
   return block->address + offset_bytes;
 }
 
 void Exports::add_lasting(Block* block) {
   Notes& its = notes(*block);
-  if (exceeds_budget(*block) || !can_hold(*block)) {
+  MemoryKind& kind = base_.kind_of(*block);
+  if (!kind.can_hold(*block, true)) {
     its.gave_way = true;  // the allocation may move, and its mover must know that code has its address
     return;
   }
   if (its.lasting == 0) {
-    hold(block, true);
+    kind.hold(block, true);
     ++its.exports;
     its.gave_way = false;
   }
@@ -50,45 +44,6 @@ void Exports::release(Block* block) {
   const Notes& its = notes(*block);
   if (its.exports == (its.lasting != 0 ? 1 : 0)) throw Error(UM_BAD_STATE, "the allocation has no export to release");
   end(block);
-}
-
-bool Exports::can_hold(const Block& block) const {
-  return base_.backend.hooks->exact || block.arena->heap->placement.memory == UM_MEMORY_CHUNKED;
-}
-
-uint64_t Exports::shown(Block* block, uint64_t address) {
-  const uint64_t offset_bytes = address - block->address;
-  Movable* const movable = notes(*block).movable;
-  if (movable == nullptr) return address;
-  const RequiredContext current(base_.backend);
-  Transfers& transfers = swapping_.mover().transfers;
-  if (notes(*block).exports > 0) transfers.hand_out(movable, true);
-  return transfers.reserve(movable) + offset_bytes;
-}
-
-// Pins the allocation for its first export, before the export is counted, and makes it ready for the code that gets the
-// address. `for_life`: the address is the allocation's own from now on.
-void Exports::hold(Block* block, bool for_life) {
-  if (!can_hold(*block))
-    throw Error(UM_UNSUPPORTED, "only chunked memory has exports on CUDA: all other stays accessible there");
-  const bool held = notes(*block).exports > 0;
-  if (managed(*block) && !held) return pin_pages(*block);
-  Movable* const movable = notes(*block).movable;
-  if (movable == nullptr) return;  // it is never evicted
-  const RequiredContext current(base_.backend);
-  Transfers& transfers = swapping_.mover().transfers;
-  if (!held) {
-    transfers.call_back(movable);
-    swapping_.hold(movable, true);
-  }
-  const OnError undo([&] { movable->pins -= held ? 0 : 1; });
-  transfers.stand_by(movable);  // the code that gets the address may use it in any stream
-  transfers.hand_out(movable, for_life);
-}
-
-bool Exports::exceeds_budget(const Block& block) const {
-  const uint64_t bytes = page_bytes(block);
-  return managed(block) && bytes > budget_.managed_limit_bytes() && bytes <= base_.backend.total_bytes;
 }
 
 uint64_t Exports::pinned_page_bytes() const {
@@ -107,39 +62,8 @@ bool Exports::keep_pages_below(uint64_t bytes) {
   return true;
 }
 
-void Exports::pin_pages(const Block& block) {
-  const Backend& backend = base_.backend;
-  const uint64_t bytes = block.record.bytes, most_bytes = budget_.managed_limit_bytes();
-  static_cast<void>(keep_pages_below(most_bytes - std::min(most_bytes, page_bytes(block))));
-  bool in_budget = false;
-  const OnError undo([&] {
-    device_lock.assert_held();
-    if (in_budget) budget_.unpin(block);
-  });
-  budget_.keep([&](Budget& budget) {
-    budget.pin(block.address, bytes);
-    in_budget = true;
-  });
-  while (!backend.hooks->pin(backend.ordinal, block.address, bytes)) {
-    if (end_oldest(UM_MEMORY_MANAGED)) continue;
-    throw Error(UM_OUT_OF_DEVICE_MEMORY,
-                "an address of this tensor is to leave the device, which needs all of its " + in_words(bytes) +
-                    " resident at once: with what is exported already that does not fit the capacity of " +
-                    in_words(backend.total_bytes) + "; copy it out instead, or give back other exports");
-  }
-  accounts_.sample_residency();
-}
-
 void Exports::end(Block* block) noexcept {
-  if (--notes(*block).exports > 0) return;
-  if (notes(*block).movable != nullptr) --notes(*block).movable->pins;
-  forget(*block);
-}
-
-void Exports::forget(const Block& block) noexcept {
-  if (!managed(block)) return;
-  base_.backend.hooks->unpin(base_.backend.ordinal, block.address, block.record.bytes);
-  budget_.unpin(block);
+  if (--notes(*block).exports == 0) base_.kind_of(*block).let_go(block);
 }
 
 bool Exports::end_oldest(um_memory memory) {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "base/thread_safety.h"
-#include "engine/accounts.h"
 #include "engine/budget_keeper.h"
 #include "engine/device_base.h"
 #include "engine/swapping.h"
@@ -18,17 +17,14 @@ namespace um {
 
 class Exports {
  public:
-  // Everything is borrowed. `budget` and `swapping` end exports through this object.
-  Exports(DeviceBase& base, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping);
+  // `budget` and `swapping` end exports through this object.
+  Exports(DeviceBase& base, BudgetKeeper& budget, Swapping& swapping);
 
   // These functions throw um::Error. `address` lies in the block.
   // Returns the present address of the same byte, because becoming resident may move the allocation.
   uint64_t add(Block* block, uint64_t address) REQUIRES(device_lock);
   void add_lasting(Block* block) REQUIRES(device_lock);
   void release(Block* block) REQUIRES(device_lock);
-  // Returns the address that the allocation shows for life in place of this one. It is compared with others, so nothing
-  // is pinned.
-  uint64_t shown(Block* block, uint64_t address) REQUIRES(device_lock);
 
   // Ends the lasting export of this kind of memory that was asked for longest ago, if nothing else pins its allocation:
   // the code that asked has most likely used the address. Returns false if there is none. The context is current.
@@ -37,21 +33,16 @@ class Exports {
   // Ends such exports of managed memory until all exports together hold at most so many bytes of it. Returns false if
   // other exports hold more.
   bool keep_pages_below(uint64_t bytes) REQUIRES(device_lock);
-  // Ends the exports of an allocation that is freed.
-  void forget(const Block& block) noexcept REQUIRES(device_lock);
+  // Returns the bytes of all pages that the allocation touches.
+  static uint64_t page_bytes(const Block& block) {
+    return Budget::spanned_bytes(block.address, block.end() - block.address);
+  }
 
  private:
-  bool can_hold(const Block& block) const;
-  void hold(Block* block, bool for_life) REQUIRES(device_lock);
   uint64_t pinned_page_bytes() const;
-  bool exceeds_budget(const Block& block) const REQUIRES(device_lock);
-  void pin_pages(const Block& block) REQUIRES(device_lock);
   void end(Block* block) noexcept REQUIRES(device_lock);
 
   DeviceBase& base_;
-  BudgetKeeper& budget_;
-  Accounts& accounts_;
-  Swapping& swapping_;
   uint64_t last_lasting_ = 0;  // counts the requests for lasting exports
 };
 

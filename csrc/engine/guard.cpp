@@ -89,7 +89,9 @@ void Guard::gather(RunningOp& op, const um_access* accesses, uint32_t count) {
   }
   for (const bool write : {false, true}) {  // reads first
     for (const Operand& operand : base_.ops.operands) {
-      if ((operand.access->write != 0) == write) use(op, operand);
+      if ((operand.access->write != 0) != write) continue;
+      notes(*operand.block).seen = true;
+      base_.kind_of(*operand.block).use(op, operand);
     }
   }
   op.swapped_operands = op.swapped.size();
@@ -100,26 +102,6 @@ void Guard::note_writes() noexcept {
   if (base_.ops.step == 0) return;
   for (const Operand& operand : base_.ops.operands) {
     if (operand.access->write != 0) step_undo_.note_write(*operand.block);
-  }
-}
-
-// Dispatches on the kind of memory.
-void Guard::use(RunningOp& op, const Operand& operand) {
-  Block* const block = operand.block;
-  notes(*block).seen = true;
-  if (notes(*block).workspace) budget_.set_workspace(block, false);  // it is a tensor's after all
-  meet(block, operand.access->storage);
-  if (notes(*block).movable != nullptr) {
-    notes(*block).movable->state.change(Change::admit);
-    op.swapped.push_back({notes(*block).movable, operand.access->write != 0});
-    return;
-  }
-  op.fixed.push_back(block);
-  if (managed(*block)) {
-    const uint64_t at = block->address + operand.offset_bytes;  // cut to the allocation
-    op.working_set.add(at, std::min(operand.access->bytes, block->end() - at), operand.access->write != 0);
-  } else if (block->arena->heap->placement.memory == UM_MEMORY_CHUNKED) {  // a small one, which is never evicted
-    static_cast<void>(swapping_.mover().waits.streams.bit_of(op.stream));
   }
 }
 
@@ -161,7 +143,7 @@ uint32_t Guard::end(RunningOp* op, const um_shown* outputs, uint32_t count) noex
     Block* const block = base_.own_block(outputs[i].address);
     if (block == nullptr) continue;
     notes(*block).seen = true;
-    meet(block, outputs[i].storage);
+    base_.kind_of(*block).meet(block, outputs[i].storage);
   }
   uint32_t unseen = 0;
   for (size_t i = op->swapped_operands; i < op->swapped.size(); ++i)
@@ -198,11 +180,6 @@ void Guard::set_step(uint32_t step) {
   step_ops_ = 0;
   outside_ops();
   for (Participant* const each : base_.participants.at_ops()) each->begin_step(step);
-}
-
-void Guard::meet(Block* block, void* storage) {
-  Movable* const movable = notes(*block).movable;
-  movable != nullptr ? swapping_.mover().transfers.meet(movable, storage) : owners_.meet(block, storage);
 }
 
 }  // namespace um

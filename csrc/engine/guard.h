@@ -5,13 +5,11 @@
 
 #include "base/thread_safety.h"
 #include "engine/accounts.h"
-#include "engine/block_owners.h"
 #include "engine/budget_keeper.h"
 #include "engine/device_base.h"
 #include "engine/observation.h"
 #include "engine/step_undo.h"
 #include "engine/streams.h"
-#include "engine/swapping.h"
 #include "engine/times.h"
 #include "memory/stable_pool.h"
 
@@ -19,19 +17,16 @@ namespace um {
 
 class Guard {
  public:
-  // Everything is borrowed.
-  Guard(DeviceBase& base, SwapEvents& swaps, Times& times, Streams& streams, StepUndo& step_undo, BlockOwners& owners,
-        Observation& observation, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
+  Guard(DeviceBase& base, SwapEvents& swaps, Times& times, Streams& streams, StepUndo& step_undo,
+        Observation& observation, BudgetKeeper& budget, Accounts& accounts)
       : base_(base),
         swaps_(swaps),
         times_(times),
         streams_(streams),
         step_undo_(step_undo),
-        owners_(owners),
         observation_(observation),
         budget_(budget),
-        accounts_(accounts),
-        swapping_(swapping) {}
+        accounts_(accounts) {}
 
   // Begins an op: enter() makes its operands resident, and bring() begins its time. Throws um::Error.
   RunningOp* enter(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags, um_gather gather, void* context)
@@ -46,13 +41,10 @@ class Guard {
 
   // ---- the lock is held ----
   void set_step(uint32_t step) REQUIRES(device_lock);
-  // Notes the storage that shows an allocation's address.
-  void meet(Block* block, void* storage) REQUIRES(device_lock);
 
  private:
   RunningOp* prepare(uint32_t op, uint32_t phase, uint32_t module, uint32_t flags) REQUIRES(device_lock);
   void gather(RunningOp& op, const um_access* accesses, uint32_t count) REQUIRES(device_lock);
-  void use(RunningOp& op, const Operand& operand) REQUIRES(device_lock);
   void note_writes() noexcept REQUIRES(device_lock);
   void outside_ops() noexcept REQUIRES(device_lock);
   void note_end() noexcept REQUIRES(device_lock);
@@ -65,11 +57,9 @@ class Guard {
   Times& times_ GUARDED_BY(device_lock);
   Streams& streams_ GUARDED_BY(device_lock);
   StepUndo& step_undo_ GUARDED_BY(device_lock);
-  BlockOwners& owners_ GUARDED_BY(device_lock);
   Observation& observation_ GUARDED_BY(device_lock);
   BudgetKeeper& budget_ GUARDED_BY(device_lock);
   Accounts& accounts_ GUARDED_BY(device_lock);
-  Swapping& swapping_ GUARDED_BY(device_lock);
   StablePool<RunningOp> op_pool_ GUARDED_BY(device_lock);
   uint32_t step_ops_ GUARDED_BY(device_lock) = 0;
 };

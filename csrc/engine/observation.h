@@ -15,7 +15,6 @@ namespace um {
 // Takes part in the guard's calls while events are recorded on a device that reports them.
 class Observation final : public Participant {
  public:
-  // Everything is borrowed.
   Observation(DeviceBase& base, EventLog& log, SwapEvents& events, Times& times, const Sampling& sampling)
       : Participant(base, kEventTurns), log_(log), swaps_(events), times_(times), sampling_(sampling) {}
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "base/thread_safety.h"
 #include "engine/notes.h"
@@ -63,22 +62,6 @@ class Participant {
 
  protected:
   DeviceBase& base_;
-};
-
-// The participants that are present, in the order of their turns.
-class Participants {
- public:
-  Participants();
-  void join(Participant& participant) noexcept;
-  void leave(Participant& participant) noexcept;
-  void leave_all() noexcept { begins_.clear(), ends_.clear(), memory_.clear(); }
-  // Return those that are called when ops begin, when ops end, and at allocations.
-  const std::vector<Participant*>& at_ops() const { return begins_; }
-  const std::vector<Participant*>& at_ends() const { return ends_; }
-  const std::vector<Participant*>& at_memory() const { return memory_; }
-
- private:
-  std::vector<Participant*> begins_, ends_, memory_;
 };
 
 }  // namespace um

@@ -24,7 +24,6 @@ namespace um {
 
 class Recording final : public Participant {
  public:
-  // Everything is borrowed.
   Recording(DeviceBase& base, Tape& tape, Observation& observation, Swapping& swapping)
       : Participant(base, kRecordTurns),
         durations(base, tape),

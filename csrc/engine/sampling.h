@@ -29,7 +29,7 @@ namespace um {
 
 class Sampling final : public Participant {
  public:
-  // Everything is borrowed. Events go to `log` while `swaps` says that they are recorded.
+  // Events go to `log` while `swaps` says that they are recorded.
   Sampling(DeviceBase& base, EventLog& log, const SwapEvents& swaps, Times& times, const Tape& tape);
   // Abandons a step that is being sampled.
   ~Sampling() override { close(); }

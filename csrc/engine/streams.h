@@ -1,18 +1,13 @@
 // Orders streams, and owns the side stream in which prefetches and discards run.
 #pragma once
 
-#include <memory>
-
-#include "memory/arena.h"
-#include "memory/backend.h"
-#include "memory/fence.h"
-#include "umadvise_waits.h"
+#include "engine/device_base.h"
 
 namespace um {
 
 class Streams {
  public:
-  Streams(const Backend& backend, std::unique_ptr<Fences>& fences) : backend_(backend), fences_(fences) {}
+  explicit Streams(DeviceBase& base) : base_(base) {}
 
   void note(driver::CUstream stream) noexcept { others_ |= stream != nullptr && stream != driver::legacy_stream(); }
   // Make the further work of `waiting` run after all work that `awaited` was given. order() needs the context to be
@@ -28,8 +23,7 @@ class Streams {
   void close() noexcept;
 
  private:
-  const Backend& backend_;
-  const std::unique_ptr<Fences>& fences_;
+  DeviceBase& base_;
   bool others_ = false;  // whether any stream but the legacy one was ever used
   driver::CUstream side_{};
 };

@@ -116,55 +116,16 @@ bool Swapping::fits_small(uint64_t bytes) const {
   return bytes < chunks_->memory.least_leaving_bytes() && base_.allocations->takes_small(bytes);
 }
 
-Block* Swapping::allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
-                          CUstream stream, bool reachable) {
-  if (fits_small(bytes)) {
-    Block* const small = make_small(bytes, placement, birth, op, stream);
-    if (small != nullptr) return small;
-  }
-  const RequiredContext current(base_.backend);
-  if (op != nullptr) {
-    swaps_.op = op->identity;
-    op->swapped.reserve(op->swapped.size() + 1);
-  }
-  const bool creates = op != nullptr && op->untouched;
-  Movable* const made = make(bytes, op, op != nullptr ? op->stream : stream, reachable);
-  base_.allocations->enter(made->block, bytes, placement, birth);
-  notes(*made->block).movable = made;
-  if (made->state.is(Where::host)) return made->block;
-  if (op != nullptr && !creates) {
-    op->swapped.push_back({made, true});
-  } else {
-    --made->pins;
-    made->state.change(Change::bar);
-  }
-  return made->block;
-}
-
-// Returns nullptr if the step is refused: small memory that finds no chunk then moves like any other.
-Block* Swapping::make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
-                            CUstream stream) {
-  if (chunks_ != nullptr) {
-    const CurrentContext current(base_.backend);
-    mover().waits.streams.bit_of(stream);
-    if (op != nullptr) mover().waits.streams.bit_of(op->stream);
-  }
-  try {
-    return base_.allocations->allocate(bytes, placement, birth);
-  } catch (const Error& error) {
-    if (chunks_ == nullptr || !chunks_->put_off.active() || error.status() != UM_OUT_OF_DEVICE_MEMORY) throw;
-    return nullptr;
-  }
-}
-
 // An op's results are on the device at once, and are pinned until the op ends. Memory that only ops use is swapped in
 // at its first use. So is memory for an op that only creates, if no memory is idle: its caller may have taken a raw
 // address since the last op, so memory must not be handed on before the next op.
-Movable* Swapping::make(uint64_t bytes, RunningOp* op, CUstream stream, bool reachable) {
+Movable* Swapping::make_movable(const Request& request, CUstream stream) {
+  const uint64_t bytes = request.bytes;
+  RunningOp* const op = request.op;
   const bool expected = outlook_ != nullptr && (op == nullptr || !op->beside);
   const int32_t storage = expected ? outlook_->expected_key(bytes) : -1;
   Movable* made = nullptr;
-  if (op == nullptr && !reachable) made = mover().make_out(bytes);
+  if (op == nullptr && !request.reachable) made = mover().make_out(bytes);
   if (op != nullptr && op->untouched) {
     made = mover().make_idle(bytes, stream, storage);
     if (made == nullptr) made = mover().make_out(bytes, base_.backend.hooks->in_host ? nullptr : &stream);
@@ -246,18 +207,7 @@ void Swapping::end_put_off(uint64_t update_bytes, uint64_t update_tensors) {
   if (!words.empty()) throw Error(UM_OUT_OF_DEVICE_MEMORY, words + step_undo_.changed());
 }
 
-void Swapping::end(Block* block) noexcept {
-  const auto is_it = [&](const Movable::Use& use) { return use.block == notes(*block).movable; };
-  for (RunningOp* op : base_.ops.running) {  // in any thread
-    for (Mover::Uses* uses : {&op->swapped, &op->made_out})
-      uses->erase(std::remove_if(uses->begin(), uses->end(), is_it), uses->end());
-  }
-  const CurrentContext current(base_.backend);
-  base_.allocations->leave(*block);
-  mover().free(notes(*block).movable);
-}
-
-void Swapping::hold(Movable* block, bool write) {
+void Swapping::pin(Movable* block, bool write) {
   ++block->pins;
   const OnError undo([&] { --block->pins; });
   if (!mover().acquire({{block, write}}, nullptr)) refuse({{block, write}}, {}, nullptr);
@@ -270,7 +220,7 @@ Movable* Swapping::reserved_at(uint64_t address) const {
 
 bool Swapping::return_to_reserved(Movable* block, bool write) {
   mover().transfers.call_back(block);
-  hold(block, write);
+  pin(block, write);
   const OnError undo([&] { --block->pins; });
   const bool there = mover().transfers.to_reserved(block);
   --block->pins;

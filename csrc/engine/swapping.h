@@ -5,7 +5,9 @@
 #include <memory>
 
 #include "base/thread_safety.h"
+#include "engine/block_owners.h"
 #include "engine/device_base.h"
+#include "engine/memory_kind.h"
 #include "engine/mover.h"
 #include "engine/participant.h"
 #include "engine/sampling.h"
@@ -15,12 +17,13 @@
 
 namespace um {
 
-class Swapping final : public Participant {
+class Swapping final : public Participant, public MemoryKind {
  public:
-  // Everything is borrowed. `serve` and `describe` are for accesses that no op announced.
-  Swapping(DeviceBase& base, SwapEvents& swaps, Sampling& sampling, StepUndo& step_undo, driver::AccessOwner serve,
-           driver::AccessDescriber describe)
+  // `serve` and `describe` are for accesses that no op announced.
+  Swapping(DeviceBase& base, SwapEvents& swaps, BlockOwners& owners, Sampling& sampling, StepUndo& step_undo,
+           driver::AccessOwner serve, driver::AccessDescriber describe)
       : Participant(base, kSwapTurns),
+        owners_(owners),
         swaps_(swaps),
         sampling_(sampling),
         step_undo_(step_undo),
@@ -47,18 +50,26 @@ class Swapping final : public Participant {
   // The driver does not take the memory back, so it is never freed.
   void abandon() noexcept { static_cast<void>(chunks_.release()); }
 
-  // `reachable`: kernels that no op announces may use the memory. Throws um::Error.
-  Block* allocate(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
-                  driver::CUstream stream, bool reachable) REQUIRES(device_lock);
-  // Frees an allocation that may move; the following functions are for such allocations too.
-  void end(Block* block) noexcept REQUIRES(device_lock);
+  Block* make(const Request& request) override REQUIRES(device_lock);
+  void use(RunningOp& op, const Operand& operand) override REQUIRES(device_lock);
+  void meet(Block* block, void* storage) override REQUIRES(device_lock);
+  void lend(Block* block, driver::CUstream stream) override REQUIRES(device_lock);
+  void prefetch(Block* block, uint64_t address, uint64_t bytes, bool to_host, driver::CUstream stream) override
+      REQUIRES(device_lock);
+  bool can_hold(const Block& /*block*/, bool /*lasting*/) const override { return true; }
+  void hold(Block* block, bool for_life) override REQUIRES(device_lock);
+  void let_go(Block* block) noexcept override REQUIRES(device_lock);
+  uint64_t shown(Block* block) override REQUIRES(device_lock);
+  void free(Block* block) noexcept override REQUIRES(device_lock);
+
+  // ---- for allocations that may move ----
   // Returns the allocation with this address for life, if it does not lie there now; nullptr: there is none.
   Movable* reserved_at(uint64_t address) const;
   // Swaps the allocation in at its address for life. Returns false if that is impossible. The context is current;
   // throws um::Error.
   bool return_to_reserved(Movable* block, bool write) REQUIRES(device_lock);
   // Swaps the allocation in, and pins it. The context is current; throws um::Error.
-  void hold(Movable* block, bool write) REQUIRES(device_lock);
+  void pin(Movable* block, bool write) REQUIRES(device_lock);
   uint64_t device_bytes(const Block& block) const;
   // Returns whether an allocation of this size is small, and fits within the limit of small ones, which are never
   // evicted.
@@ -89,10 +100,9 @@ class Swapping final : public Participant {
   };
 
   void change(const um_chunk_options& options) REQUIRES(device_lock);
-  Movable* make(uint64_t bytes, RunningOp* op, driver::CUstream stream, bool reachable) REQUIRES(device_lock);
+  Movable* make_movable(const Request& request, driver::CUstream stream) REQUIRES(device_lock);
   Movable* make_anyway(uint64_t bytes, RunningOp* op, driver::CUstream stream) REQUIRES(device_lock);
-  Block* make_small(uint64_t bytes, const um_placement& placement, const Birth& birth, RunningOp* op,
-                    driver::CUstream stream) REQUIRES(device_lock);
+  Block* make_small(const Request& request) REQUIRES(device_lock);
   void note_need(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op)
       REQUIRES(device_lock);
   [[noreturn]] void refuse(const Mover::Uses& uses, const std::vector<uint64_t>& made_bytes, const RunningOp* op) const
@@ -104,6 +114,7 @@ class Swapping final : public Participant {
   void unpin(RunningOp& op) noexcept REQUIRES(device_lock);
   void go_on() noexcept REQUIRES(device_lock);
 
+  BlockOwners& owners_;
   SwapEvents& swaps_;
   Sampling& sampling_;
   StepUndo& step_undo_;

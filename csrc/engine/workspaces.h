@@ -5,7 +5,8 @@
 // A device whose memory the CPU may use does not need it.
 #pragma once
 
-#include "base/thread_safety.h"
+#include <exception>
+
 #include "engine/budget_keeper.h"
 #include "engine/participant.h"
 
@@ -15,7 +16,16 @@ class Workspaces final : public Participant {
  public:
   Workspaces(DeviceBase& base, BudgetKeeper& budget) : Participant(base, kWorkspaceTurns), budget_(budget) {}
 
-  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock);
+  void end_op(RunningOp& op) noexcept override REQUIRES(device_lock) {
+    try {
+      for (const um_access& access : op.working_set.accesses()) {
+        Block* block = base_.own_block(access.address);
+        if (block != nullptr && !notes(*block).seen && !notes(*block).workspace) budget_.set_workspace(block, true);
+      }
+    } catch (const std::exception&) {
+      return;  // without the mark, it is paged out and in with the kernels that use it
+    }
+  }
 
  private:
   BudgetKeeper& budget_;

@@ -45,7 +45,6 @@ namespace um {
 
 class PlanExecutor final : public Participant {
  public:
-  // Everything is borrowed.
   PlanExecutor(DeviceBase& base, Streams& streams, BudgetKeeper& budget, Accounts& accounts, Swapping& swapping)
       : Participant(base, kProgramTurns),
         streams_(streams),
