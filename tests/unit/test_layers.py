@@ -34,6 +34,26 @@ TRAINING_HEIGHT = {name: -number for number, floor in enumerate(TRAINING_FLOORS)
 CORE = Path(__file__).parents[2] / "csrc"
 CORE_FLOORS = ("capi", "replay", "planning", "engine", "memory", "cupti", "devices", "driver", "um", "base")
 CORE_HEIGHT = {name: -number for number, name in enumerate(CORE_FLOORS)}
+ENGINE = CORE / "engine"
+ENGINE_FLOORS = (
+    "device_memory doors link_measure routes stray_access",
+    "device",
+    "managed_memory",
+    "conversion exports guard matching/plan_executor recording swapping_memory",
+    "accounts swapping workspaces",
+    "budget_keeper matching/prefetcher small_arenas",
+    "mover observation sampling_records",
+    "heap_memory sampling transfers",
+    "block_owners matching/programs move_waits op_durations repetition step_times step_undo streams",
+    "device_base matching/program_cursor stalls times",
+    "budget matching/cross_program_bindings matching/skipped_ops memory_kind op_timeline participant swap_events",
+    "event_log matching/program owners residency running_op use_order",
+    "block_history counters event_spans indexed_trace matching/persistent_allocations matching/shadowed_bindings"
+    " movable notes op_identity refusal step_sums tape use_log used_streams",
+)
+"""Within `csrc/engine`: a module is a header with its .cpp, and includes those of lower floors alone. Participants
+stand above `device_base`, and `device` makes them all."""
+ENGINE_HEIGHT = {name: -number for number, floor in enumerate(ENGINE_FLOORS) for name in floor.split()}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -106,6 +126,22 @@ def test_includes_run_down() -> None:
         if CORE_HEIGHT.get(name.partition("/")[0], 1) > CORE_HEIGHT[room.name]
     }
     assert up == set()
+
+
+def test_includes_within_the_engine_run_down() -> None:
+    arrows = {
+        (engine_module(path), engine_module(CORE / name))
+        for path in ENGINE.rglob("*.*")
+        for name in included(path)
+        if name.startswith("engine/")
+    }
+    assert {engine_module(path) for path in ENGINE.rglob("*.*")} == ENGINE_HEIGHT.keys()
+    down = {(one, other) for one, other in arrows if one == other or ENGINE_HEIGHT[other] < ENGINE_HEIGHT[one]}
+    assert arrows - down == set()
+
+
+def engine_module(path: Path) -> str:
+    return path.relative_to(ENGINE).with_suffix("").as_posix()
 
 
 @pytest.mark.parametrize(
