@@ -18,39 +18,41 @@ from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import UmadviseError
 from umadvise.planners.at_once import at_once
+from umadvise.planners.capacity import Capacity
 from umadvise.planners.judging.score import score
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
-from umadvise.training.plans.view import PlanningView, view_of
+from umadvise.records.trace import Trace
+from umadvise.training.plans.plan_memory import chunk_capacity
 
 CHUNK_BYTES = 2 << 20
 SHARES = (0.75, 0.5, 0.3)
 OTHERS = ("belady", "lru", "window", "lms")
-Make = Callable[[PlanningView, DeviceProfile], Plan]
+Make = Callable[[Trace, DeviceProfile, Capacity], Plan]
 
 
 def other(name: str, **options: bool) -> Make:
     """A planner of a name."""
-    return lambda view, device: planners.run(name, view.trace, device, view.budget_bytes, **options)
+    return lambda trace, device, capacity: planners.run(name, trace, device, capacity, **options)
 
 
 MAKERS: dict[str, Make] = {
     "best": other("best", recompute=False, paging=False),
-    "at once": lambda view, device: at_once(view.trace, device, view.budget_bytes),
+    "at once": lambda trace, device, capacity: capacity.planned(at_once, trace, device),
     **{name: other(name) for name in OTHERS},
 }
 
 
-def cells(view: PlanningView, device: DeviceProfile) -> str:
+def cells(trace: Trace, device: DeviceProfile, capacity: Capacity) -> str:
     """For each planner the milliseconds that it takes, and by how much its step is longer than that of `best`."""
     found: list[str] = []
     least_ns = 0
     for make in MAKERS.values():
         begun = time.perf_counter()
         try:
-            plan = make(view, device)
+            plan = make(trace, device, capacity)
             taken_ms = (time.perf_counter() - begun) * 1e3
-            step_ns = score(view.trace, device, plan, budget_bytes=view.budget_bytes).step_ns or 0
+            step_ns = score(trace, device, plan, capacity=capacity).step_ns or 0
         except UmadviseError:
             found.append(f"{'-':>17}")
             continue
@@ -70,8 +72,9 @@ def main() -> int:
         for name in arguments.network:
             trace, device = CASES[name].trace(arguments.cache or Path(folder)), load_device(CASES[name].device)
             for share in SHARES:
-                view = view_of(trace, budget_bytes=int(trace.peak_bytes * share), chunk_bytes=CHUNK_BYTES)
-                print(f"{name:17}{len(trace.ops):6}{share:8.0%}  {cells(view, device)}", flush=True)
+                budget_bytes = int(trace.peak_bytes * share)
+                capacity = chunk_capacity(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES)
+                print(f"{name:17}{len(trace.ops):6}{share:8.0%}  {cells(trace, device, capacity)}", flush=True)
     return 0
 
 

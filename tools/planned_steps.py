@@ -9,12 +9,11 @@ from networks import NETWORKS
 
 from umadvise import planners
 from umadvise.planners.bounds.bound import lower_bound
+from umadvise.planners.judging.score import score
 from umadvise.records.device import DeviceProfile
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
-from umadvise.simulator.swap import simulate_swap
-from umadvise.training.plans.plan_memory import chunk_bytes_of, spare_bytes, staying_bytes
-from umadvise.training.plans.view import transferred, view_of
+from umadvise.training.plans.plan_memory import chunk_bytes_of, chunk_capacity, spare_bytes, staying_bytes
 from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
 STEPS = {
@@ -63,10 +62,10 @@ def planned(
         trace = with_inputs_held(trace, regions)
     chunk_bytes = chunk_bytes or chunk_bytes_of(budget_bytes)
     stays = staying_bytes(trace) + spare_bytes(budget_bytes, chunk_bytes)
-    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=stays)
+    capacity = chunk_capacity(trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=stays)
     repeatable = repeatable_ops(trace, regions) if regions else None
     options = {"recompute": regions is not None, "paging": False, "seconds": seconds}
-    plan = planners.run("best", view.trace, device, view.budget_bytes, None, (), repeatable, **options)
-    promised = simulate_swap(view.trace, device, plan, spans=False)
+    plan = planners.run("best", trace, device, capacity, None, (), repeatable, **options)
+    promised_ns = score(trace, device, plan, capacity=capacity).step_ns or 0
     bound = lower_bound(trace, device, budget_bytes)
-    return Planned(transferred(plan, trace), chunk_bytes, bound.step_ns / 1e6, promised.step_ns / 1e6)
+    return Planned(plan, chunk_bytes, bound.step_ns / 1e6, promised_ns / 1e6)

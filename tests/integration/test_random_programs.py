@@ -176,7 +176,7 @@ def test_random_plans_can_be_executed() -> None:
     trace = layers(6)
     for seed in range(20):
         plan = random_plan(trace, None, 0, seed=seed, share=1.0)  # it checks itself against the trace
-        assert plan.trace_digest == trace.digest
+        assert plan.trace_digest == trace.structure_digest
     assert len(plan) > 10
 
 

@@ -30,9 +30,8 @@ from umadvise.simulator.steady import SteadyStep, mean_step
 from umadvise.simulator.swap import simulate_resident
 from umadvise.simulator.unified import UnifiedSimulation, simulate_unified
 from umadvise.training.plans.device import PlanningDevice
-from umadvise.training.plans.plan_memory import spare_bytes, staying_bytes
+from umadvise.training.plans.plan_memory import chunk_capacity, spare_bytes, staying_bytes
 from umadvise.training.plans.prediction import predict_swaps
-from umadvise.training.plans.view import view_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu_check"))
 from workloads import UNADVISED, SizedNetwork, checkpoint_blocks  # a folder of programs, not a package
@@ -230,11 +229,13 @@ class Predictor:
     def _swapped(self, rung: str, budget_bytes: int, chunk_bytes: int) -> Numbers:
         policy = LADDER[rung]
         staying = staying_bytes(self._trace) + spare_bytes(budget_bytes, chunk_bytes)
-        view = view_of(self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying)
+        capacity = chunk_capacity(
+            self._trace, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes, staying_bytes=staying
+        )
         options = {"recompute": policy.recomputes, "paging": False}
-        plan = planners.run(policy.planner or "", view.trace, self._device, view.budget_bytes, **options)
+        plan = planners.run(policy.planner or "", self._trace, self._device, capacity, **options)
         if policy.recomputes:  # regions that run again are another step on the device: here, the plan to the letter
-            found = score(view.trace, self._device, plan, budget_bytes=view.budget_bytes)
+            found = score(self._trace, self._device, plan, capacity=capacity)
             return _numbers(found, (found.peak_bytes or 0) + staying)
         device = PlanningDevice(self._device, "", synchronous=self._emulated)
         step = predict_swaps(self._trace, plan, device, budget_bytes=budget_bytes, chunk_bytes=chunk_bytes).steps[-1]

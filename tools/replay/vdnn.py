@@ -160,7 +160,7 @@ def _run(network: str, batch: int, policy: str) -> PolicyRun:
         fast = np.full(len(trace.ops), algorithm == "performance_optimal")
         note = "GiB"
     chosen = with_algorithms(trace, fast)
-    done = simulate_swap(chosen, device, replace(plan, trace_digest=chosen.digest), spans=False)
+    done = simulate_swap(chosen, device, replace(plan, trace_digest=chosen.structure_digest), spans=False)
     managed_gib = (done.live_bytes - step.classifier_weight_bytes) / _GIB
     fastest_ns = trace.duration_ns - step.classifier_ns
     return PolicyRun(

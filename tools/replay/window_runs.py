@@ -5,7 +5,6 @@ submitted, a swap-out's when it is waited for. So the largest budget whose plan 
 paper's figure 3), not with that of the copies' ends.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -85,8 +84,6 @@ def step_s(trace: Trace, device: DeviceProfile, plan: Plan, costs: Costs) -> flo
     """A step under the plan."""
     standing = costs.map_ns_per_chunk * _mapped_chunks(trace, plan)
     slower = with_durations(trace, trace.ops.duration_ns + standing)
-    # The plan is of the same ops and storages: only their times differ.
-    plan = dataclasses.replace(plan, trace_digest=slower.digest)
     simulated = simulate_swap(
         slower, device, plan, budget_bytes=device.memory_bytes, op_sync_ns=round(costs.op_sync_ns), spans=False
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from umadvise.planners.capacity import Capacity
     from umadvise.records.device import DeviceProfile
     from umadvise.records.plan import Option, Plan
     from umadvise.records.trace import Trace
@@ -71,7 +72,7 @@ def run(
     name: str,
     trace: "Trace",
     device: "DeviceProfile",
-    budget_bytes: int,
+    capacity: "int | Capacity",
     progress: Progress | None = None,
     plans: "Sequence[Plan]" = (),
     repeatable: "NDArray[np.bool_] | None" = None,
@@ -84,7 +85,7 @@ def run(
         name: planner to run, one of `PLANNERS`.
         trace: trace of one training step.
         device: profile of the device that the plan is for.
-        budget_bytes: bytes that tensors may take on the device.
+        capacity: bytes that tensors may take on the device at once; or a `Capacity`, which also says what each takes.
         progress: callback for the progress of a planner that searches; None for no reports.
         plans: plans of the same trace to improve on, for a planner that takes some (`begins_with_plans`).
         repeatable: whether each op may run again, for a planner that asks (`best`); None: all may.
@@ -104,7 +105,9 @@ def run(
         besides["repeatable"] = repeatable
     if progress is not None and "progress" in inspect.signature(chosen).parameters:
         besides["progress"] = progress
-    return chosen(trace, device, budget_bytes, **besides, **options)
+    if isinstance(capacity, int):
+        return chosen(trace, device, capacity, **besides, **options)
+    return capacity.planned(chosen, trace, device, **besides, **options)
 
 
 def begins_with_plans(name: str) -> bool:

@@ -21,11 +21,10 @@ from umadvise._native.abi import Allocation
 from umadvise.errors import UsageError
 from umadvise.recording import cut, live
 from umadvise.recording.heirs import near_heirs
-from umadvise.recording.present import NEVER, first_uses
-from umadvise.recording.tables import filled, rows
+from umadvise.recording.present import first_uses
+from umadvise.recording.tables import rows
 from umadvise.records.enums import Role
-from umadvise.records.trace import EventKind, Ops, Storages, Trace
-from umadvise.records.trace_check import check
+from umadvise.records.trace import EventKind, Trace
 
 _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
 _MOST_GROWTH = 0.01
@@ -50,26 +49,21 @@ class RecordedStep:
     serials: NDArray[np.uint64]
     durations: DurationSource
 
-    @cached_property
-    def structure(self) -> Trace:
-        """The part of the step that is equal whenever the step comes again: see `structure_of`."""
-        return structure_of(self.trace)
-
     @property
     def digest(self) -> str:
-        """Hexadecimal digest that is equal for steps of equal structure."""
-        return self.structure.digest
+        """Hexadecimal digest that is equal for steps of equal structure, see `Trace.structure_digest`."""
+        return self.trace.structure_digest
 
     @cached_property
     def ops_digest(self) -> str:
         """Hexadecimal digest that is equal for steps whose ops have equal names and use equal storages.
 
-        Their sizes may differ, and so may what ops allocate besides. A plan of one such step is one of the others, too,
-        see `umadvise.training.plans.view.transferred`.
+        Their sizes may differ, and so may what ops allocate besides. A plan of one such step can be fitted to the
+        others, see `umadvise.records.plan.Plan.fitted`.
         """
-        step = self.structure
-        hasher = hashlib.sha256(repr(step.strings).encode())
-        for column in (step.ops.name, step.accesses.op, step.accesses.storage, step.accesses.flags):
+        trace = self.trace
+        hasher = hashlib.sha256("\n".join(map(trace.strings.__getitem__, trace.ops.name.tolist())).encode())
+        for column in (trace.accesses.op, trace.accesses.storage, trace.accesses.flags):
             hasher.update(len(column).to_bytes(8, "little") + column.tobytes())
         return hasher.hexdigest()
 
@@ -200,34 +194,6 @@ def renumbered(trace: Trace, chosen: Numbers) -> Trace:
         accesses=rows(trace.accesses, ..., storage=new_index[trace.accesses.storage]),
         events=rows(events, rank),
     )
-
-
-def structure_of(trace: Trace) -> Trace:
-    """The step without all that differs from one run to the next, such as durations.
-
-    What stays: the ops' names, the sizes of what they use, and their accesses, and when what is allocated and freed.
-    Durations, modules, names and roles of tensors go, and so does all that is alive and that the step does not use.
-    """
-    step = renumbered(trace, np.flatnonzero(first_uses(trace) < NEVER).astype(np.int64))
-    names = sorted({step.strings[name] for name in np.unique(step.ops.name)} - {""})
-    index = {text: number for number, text in enumerate(("", *names))}
-    new_name = np.array([index.get(text, 0) for text in step.strings], np.int64)
-    structure = Trace(
-        target=step.target,
-        source="live",
-        device="",
-        torch_version="",
-        workload="",
-        strings=("", *names),
-        storages=filled(Storages, len(step.storages), bytes=step.storages.bytes, successor=step.storages.successor),
-        ops=filled(
-            Ops, len(step.ops), name=new_name[step.ops.name], creates=step.ops.creates, step=np.ones(len(step.ops))
-        ),
-        accesses=step.accesses,
-        events=step.events,
-    )
-    check(structure)
-    return structure
 
 
 def growth_bytes(trace: Trace) -> tuple[int, int]:

@@ -84,7 +84,7 @@ class Plan:
         planner: name of the planner that made it.
         budget_bytes: device memory in bytes that the plan was made for.
         options: the planner's options, by name.
-        trace_digest: `Trace.digest` of the trace whose ops and storages the actions name.
+        trace_digest: `Trace.structure_digest` of the trace whose ops and storages the actions name.
         actions: the plan's actions, in the order of execution.
     """
 
@@ -136,9 +136,31 @@ class Plan:
         Raises:
             ValueError: the actions cannot be executed; see `check`.
         """
-        plan = cls(planner, budget_bytes, MappingProxyType(dict(options)), trace.digest, actions)
+        plan = cls(planner, budget_bytes, MappingProxyType(dict(options)), trace.structure_digest, actions)
         check(plan, trace)
         return plan
+
+    def fitted(self, trace: Trace) -> "Plan":
+        """The plan as one of a trace whose ops and storages have the same numbers, but other sizes or lifetimes.
+
+        Swaps and drops are of whole storages there. Actions are left out on storages that take no bytes there, that
+        the step does not use, or that are not alive at the action's anchor.
+
+        Args:
+            trace: trace of the step that the result is a plan of.
+
+        Raises:
+            ValueError: the trace is not of the same ops.
+        """
+        table = self.actions
+        chosen = table.storage < len(trace.storages)
+        chosen[chosen] &= (trace.used & (trace.storages.bytes > 0))[table.storage[chosen]]
+        rows = Actions(**{name: getattr(table, name)[chosen] for name in Actions.DTYPES})
+        lives = _alive(rows, trace) | (rows.op >= len(trace.ops))  # of another step, which is an error
+        columns = {name: getattr(rows, name)[lives] for name in Actions.DTYPES}
+        whole = ~np.isin(columns["kind"], OF_UNIFIED_MEMORY)
+        columns["bytes"] = np.where(whole, trace.storages.bytes[columns["storage"]], columns["bytes"])
+        return Plan.of_rows(trace, Actions(**columns), self.planner, self.budget_bytes, self.options)
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -156,7 +178,7 @@ def check(plan: Plan, trace: Trace) -> None:
     Raises:
         ValueError: it cannot; the message names the first action that breaks the rule.
     """
-    if plan.trace_digest != trace.digest:
+    if plan.trace_digest != trace.structure_digest:
         raise ValueError("the plan was made for another trace: plan this one")
     check_alone(plan)
     _check_rows(plan.actions, trace)
@@ -204,7 +226,7 @@ def _check_rows(table: Actions, trace: Trace) -> None:
         _require((table.kind != kind) | ((argument >= 0) & (argument <= last)), table, f"argument: at most {last}")
 
 
-def alive(table: Actions, trace: Trace) -> NDArray[np.bool_]:
+def _alive(table: Actions, trace: Trace) -> NDArray[np.bool_]:
     """Whether the storage of each action is alive at the action's anchor.
 
     After an op, advice, prefetches and discards come before all that happens outside ops, swaps after it: memory that
@@ -225,7 +247,7 @@ def alive(table: Actions, trace: Trace) -> NDArray[np.bool_]:
 
 def _check_lives(table: Actions, trace: Trace) -> None:
     """Every storage is alive at its actions' anchors, and what runs again has run."""
-    _require(alive(table, trace), table, "the storage is not alive there")
+    _require(_alive(table, trace), table, "the storage is not alive there")
     again = table.kind == ActionKind.RECOMPUTE
     ran = (table.argument >= 0) & (table.argument < table.op)
     _require(~again | ran, table, "argument: expected an op before the anchor")

@@ -9,6 +9,7 @@ the next one begins; -1 stands for what is before the first op.
 """
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from functools import cached_property
@@ -314,17 +315,50 @@ class Trace:
         return np.bincount(pairs // storage_count, weights=sizes, minlength=op_count).astype(np.int64)
 
     @cached_property
+    def used(self) -> NDArray[np.bool_]:
+        """Whether the step uses each storage: an op accesses it, or an event after the first allocations names it."""
+        events = self.events
+        found = np.zeros(len(self.storages), bool)
+        found[self.accesses.storage] = True
+        found[events.storage[(events.op != -1) | (events.kind != EventKind.ALLOCATE)]] = True
+        return found
+
+    @cached_property
+    def structure_digest(self) -> str:
+        """SHA-256 in hexadecimal of all that is equal whenever a step runs again: a plan of one such trace fits all.
+
+        It covers the ops' names and accesses, and the numbers, sizes and lifetimes of the storages that the step uses.
+        Durations, modules, names and roles of tensors are left out, and so are storages that the step does not use.
+        """
+        used, successor = self.used, self.storages.successor
+        own = np.flatnonzero(used)
+        events = used[self.events.storage]
+        columns = [
+            own,
+            self.storages.bytes[own],
+            np.where((successor >= 0) & used[successor], successor, -1)[own],
+            self.ops.creates,
+            *(getattr(self.accesses, name) for name in self.accesses.DTYPES),
+            *(getattr(self.events, name)[events] for name in self.events.DTYPES),
+        ]
+        return _digest([self.target, *map(self.strings.__getitem__, self.ops.name.tolist())], columns)
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of what the trace says, in hexadecimal: equal for equal traces, whatever the file's compression."""
-        hasher = hashlib.sha256(SCHEMA.encode())
-        for text in (self.target, self.source, self.device, self.torch_version, self.workload, *self.strings):
-            encoded = text.encode()
-            hasher.update(len(encoded).to_bytes(8, "little") + encoded)
-        for table_name, table in TABLES.items():
-            for column in table.DTYPES:
-                data: NDArray[Any] = getattr(getattr(self, table_name), column)
-                hasher.update(len(data).to_bytes(8, "little") + data.tobytes())
-        return hasher.hexdigest()
+        texts = (self.target, self.source, self.device, self.torch_version, self.workload, *self.strings)
+        tables = [getattr(self, name) for name in TABLES]
+        return _digest(texts, [getattr(table, column) for table in tables for column in table.DTYPES])
+
+
+def _digest(texts: Iterable[str], columns: Iterable[NDArray[Any]]) -> str:
+    hasher = hashlib.sha256(SCHEMA.encode())
+    for text in texts:
+        encoded = text.encode()
+        hasher.update(len(encoded).to_bytes(8, "little") + encoded)
+    for data in columns:
+        hasher.update(len(data).to_bytes(8, "little") + data.tobytes())
+    return hasher.hexdigest()
 
 
 def event_positions(trace: Trace) -> NDArray[np.int64]:

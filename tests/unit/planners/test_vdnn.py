@@ -142,7 +142,7 @@ def _peaks(trace: Trace, fast: np.ndarray | None, plan: Plan | None = None) -> l
     """Live bytes by op, of `all` with these algorithms or of a plan."""
     plan = plan or planners.run("vdnn-all", trace, V100, 1 << 40)
     chosen = trace if fast is None else with_algorithms(trace, fast)
-    plan = replace(plan, trace_digest=chosen.digest)
+    plan = replace(plan, trace_digest=chosen.structure_digest)
     return [int(bytes_) for bytes_ in simulate_swap(chosen, V100, plan, budget_bytes=1 << 40).live_bytes]
 
 

@@ -20,9 +20,10 @@ from umadvise.recording.recorded_step import (
     in_canonical_order,
     recorded_step,
     renumbered,
-    structure_of,
 )
 from umadvise.records.enums import Role
+from umadvise.records.plan import Action, ActionKind, Plan
+from umadvise.records.plan import check as check_plan
 from umadvise.records.trace import Access, Trace
 from umadvise.records.trace_check import check
 
@@ -40,7 +41,7 @@ def shuffled(trace: Trace, seed: int) -> Trace:
 def test_numbers_do_not_depend_on_the_order_of_births(trace: Trace, seed: int) -> None:
     one, other = in_canonical_order(trace)[0], in_canonical_order(shuffled(trace, seed))[0]
     check(one)
-    assert structure_of(one).digest == structure_of(other).digest
+    assert one.structure_digest == other.structure_digest
 
 
 @given(st.integers(0, 10**6))
@@ -74,7 +75,7 @@ def step(durations_ns: int = 5, unused: int = 0, size: int = MIB, op: str = "ate
 
 
 def digest(trace: Trace) -> str:
-    return structure_of(in_canonical_order(trace)[0]).digest
+    return in_canonical_order(trace)[0].structure_digest
 
 
 def test_a_structure_is_what_comes_again() -> None:
@@ -85,12 +86,15 @@ def test_a_structure_is_what_comes_again() -> None:
         assert digest(other) != first
 
 
-def test_a_structure_holds_no_names_or_times() -> None:
-    structure = structure_of(in_canonical_order(step(unused=2))[0])
-    check(structure)
-    assert structure.strings == ("", "aten::relu")
-    assert len(structure.storages) == 3
-    assert structure.ops.duration_ns.tolist() == [-1]
+def test_a_plan_of_a_step_is_one_whenever_it_comes_again() -> None:
+    first, again = (in_canonical_order(step(**each))[0] for each in ({}, {"durations_ns": 999, "unused": 3}))
+    assert first.used.tolist() == again.used.tolist()[:3] == [True] * 3
+    assert not again.used[3:].any()
+    actions = [Action(ActionKind.SWAP_OUT, 0, 0, after=True)]
+    plan = Plan.from_actions(first, actions, planner="best", budget_bytes=1 << 30)
+    check_plan(plan, again)
+    with pytest.raises(ValueError, match="another trace"):
+        check_plan(plan, in_canonical_order(step(size=2 * MIB))[0])
 
 
 def test_what_the_next_step_begins_with() -> None:

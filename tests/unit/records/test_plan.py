@@ -50,7 +50,7 @@ def test_actions_are_in_the_order_of_execution_and_those_of_one_anchor_keep_thei
     assert kinds == [ActionKind.ADVISE, ActionKind.WAIT, ActionKind.SWAP_OUT, ActionKind.SWAP_IN]
     assert list(plan)[3] == Action(ActionKind.SWAP_IN, 2, 0, bytes=1000)
     assert len(plan) == 4
-    assert plan.trace_digest == TRACE.digest
+    assert plan.trace_digest == TRACE.structure_digest
     with pytest.raises(ValueError, match="read-only"):
         plan.actions.op[0] = 2
 
@@ -83,7 +83,7 @@ def test_a_storage_may_be_swapped_wherever_it_is_alive() -> None:
 
 def with_actions(**columns: object) -> Plan:
     whole = {name: np.zeros(1) for name in Actions.DTYPES} | {"kind": [ActionKind.WAIT], "bytes": [1000]} | columns
-    return Plan("test", 0, MappingProxyType({}), TRACE.digest, Actions(**whole))  # type: ignore[arg-type]
+    return Plan("test", 0, MappingProxyType({}), TRACE.structure_digest, Actions(**whole))  # type: ignore[arg-type]
 
 
 def test_columns_are_checked_whole() -> None:

@@ -21,7 +21,7 @@ from umadvise.errors import BudgetError
 from umadvise.records.counters import SwapCounters
 from umadvise.simulator.gpu import simulate_gpu
 from umadvise.simulator.swap import simulate_swap
-from umadvise.training.plans.view import view_of
+from umadvise.training.plans.plan_memory import chunk_capacity
 
 COUNT = 200 if os.environ.get("UMADVISE_FULL") else 24
 MIB = 1 << 20
@@ -50,15 +50,16 @@ def both_of(seed: int) -> Both | None:
     trace = random_step(Random(seed))
     least, most = int(trace.working_set_bytes().max()) + 16 * MIB, trace.peak_bytes
     budget_bytes = least + int(max(most - least, 0) * SHARES[seed % len(SHARES)])
-    view = view_of(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES)
+    capacity = chunk_capacity(trace, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES)
+    charged, budget_bytes = capacity.charged(trace), capacity.budget_bytes
     try:
-        plan = planners.run("best", view.trace, V100, view.budget_bytes, trials=3, recompute=False, paging=False)
+        plan = planners.run("best", charged, V100, budget_bytes, trials=3, recompute=False, paging=False)
     except BudgetError:
         return None
     if not len(plan):
         return None
-    planned = simulate_swap(view.trace, V100, plan, spans=False).result
-    run = simulate_gpu(view.trace, V100, plan, budget_bytes=view.budget_bytes, chunk_bytes=CHUNK_BYTES, call_factor=0.0)
+    planned = simulate_swap(charged, V100, plan, spans=False).result
+    run = simulate_gpu(charged, V100, plan, budget_bytes=budget_bytes, chunk_bytes=CHUNK_BYTES, call_factor=0.0)
     return Both(planned, run.steps[-1].swaps, run.mean_step_ns)
 
 

@@ -10,7 +10,7 @@ import pytest
 from nth_failure import NthFailure, each_failure
 from traces import layers
 
-from umadvise.recording.recorded_step import in_canonical_order, structure_of
+from umadvise.recording.recorded_step import in_canonical_order
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.training.plans import kept_files
 from umadvise.training.plans.cache import PlanCache, PlanKey
@@ -32,10 +32,10 @@ def test_any_call_may_fail(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    trace = structure_of(in_canonical_order(layers(4))[0])
+    trace = in_canonical_order(layers(4))[0]
     plan = Plan.from_actions(trace, [Action(ActionKind.SWAP_OUT, 0, 0, after=True), Action(ActionKind.SWAP_IN, 5, 0)],
                              planner="best", budget_bytes=1 << 20)  # fmt: skip
-    key = PlanKey(trace.digest, 1 << 20, 1 << 16, "v100", "best", {}, "host")
+    key = PlanKey(trace.structure_digest, 1 << 20, 1 << 16, "v100", "best", {}, "host")
     failing = NthFailure(monkeypatch)
 
     def keep_and_load() -> None:

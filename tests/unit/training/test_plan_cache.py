@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from traces import layers
 
-from umadvise.recording.recorded_step import in_canonical_order, structure_of
+from umadvise.recording.recorded_step import in_canonical_order
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Trace
 from umadvise.training.plans import cache as plan_cache
@@ -16,7 +16,7 @@ from umadvise.training.plans.cache import PlanCache, PlanKey
 
 
 def structure(count: int = 4) -> Trace:
-    return structure_of(in_canonical_order(layers(count))[0])
+    return in_canonical_order(layers(count))[0]
 
 
 def plan_of(trace: Trace) -> Plan:
@@ -25,7 +25,7 @@ def plan_of(trace: Trace) -> Plan:
 
 
 def key_of(trace: Trace, **changes: object) -> PlanKey:
-    key = PlanKey(trace.digest, 1 << 20, 1 << 16, "v100", "best", {"seconds": 20.0}, "host")
+    key = PlanKey(trace.structure_digest, 1 << 20, 1 << 16, "v100", "best", {"seconds": 20.0}, "host")
     return dataclasses.replace(key, **changes)  # type: ignore[arg-type]
 
 
@@ -50,7 +50,7 @@ def test_every_part_of_the_key_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     cache = PlanCache(tmp_path)
     cache.keep(key_of(trace), plan_of(trace))
     changes: list[dict[str, object]] = [
-        {"structure": structure(5).digest},
+        {"structure": structure(5).structure_digest},
         {"budget_bytes": 2 << 20},
         {"chunk_bytes": 0},
         {"device": "p100"},
@@ -58,6 +58,8 @@ def test_every_part_of_the_key_counts(tmp_path: Path, monkeypatch: pytest.Monkey
         {"options": {"seconds": 21.0}},
         {"options": {}},
         {"durations": "device"},
+        {"movable": "some"},
+        {"regions": "one"},
     ]
     assert len({key_of(trace, **change).name for change in changes} | {key_of(trace).name}) == len(changes) + 1
     assert all(cache.load(key_of(trace, **change), trace) is None for change in changes)

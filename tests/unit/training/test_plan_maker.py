@@ -83,7 +83,7 @@ def test_what_a_search_finds_takes_the_place_of_what_was_made_at_once(
     assert isinstance(improved, ImprovedPlan)
     assert (improved.step, improved.policy) == (planned, SWAP)
     assert "trials" in improved.plan.options
-    assert improved.plan.trace_digest == planned.trace.digest
+    assert improved.plan.trace_digest == planned.digest
     assert actions(maker.plan(step(), SWAP, MEMORY)) == actions(improved.plan)
     assert search.tasks == {}  # it is known
     again = PlanMaker(DEVICE, PlanCache(tmp_path), search)  # type: ignore[arg-type]

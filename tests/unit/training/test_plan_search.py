@@ -16,6 +16,7 @@ from traces import layers
 
 from umadvise import planners
 from umadvise.devices.catalogue import load_device
+from umadvise.planners.capacity import Capacity
 from umadvise.records import plan_file
 from umadvise.records.trace import Trace
 from umadvise.training.plans import search, search_task
@@ -62,12 +63,14 @@ def children() -> set[int]:
 
 
 def quick(trace: Trace | None = None) -> Callable[[], bytes]:
-    return lambda: search_task.encode("belady", trace or layers(6), PLANNED, BUDGET, {})
+    return lambda: search_task.encode("belady", trace or layers(6), PLANNED, Capacity(BUDGET), {})
 
 
 def endless() -> bytes:
     """In half of the budget there is something to search for."""
-    return search_task.encode("dqn", layers(6), PLANNED, BUDGET // 2, {"time_limit_s": 3600.0, "episodes": 10**6})
+    return search_task.encode(
+        "dqn", layers(6), PLANNED, Capacity(BUDGET // 2), {"time_limit_s": 3600.0, "episodes": 10**6}
+    )
 
 
 def until(condition: Callable[[], Any]) -> Any:
@@ -92,7 +95,7 @@ def test_what_it_finds_is_what_the_planner_makes_here(opened: Callable[..., Plan
 def test_its_options_and_what_may_run_again_come_along() -> None:
     trace = layers(6)
     never, options = np.zeros(len(trace.ops), bool), {"trials": 2, "paging": False}
-    packed = search_task.made(search_task.encode("best", trace, PLANNED, BUDGET, options, repeatable=never))
+    packed = search_task.made(search_task.encode("best", trace, PLANNED, Capacity(BUDGET), options, repeatable=never))
     plan = plan_file.decode(packed, trace)
     here = planners.run("best", trace, DEVICE, BUDGET, None, (), never, **options)
     assert list(plan) == list(here)
@@ -108,8 +111,8 @@ def test_the_plan_that_drives_stays_where_the_engine_is_faster_with_it(present: 
         for each, plan in plans.items()
     }
     assert times["window"] < times["belady"]
-    trial = search_task.PlanTrial(trace, tight, CHUNK, plans[present])
-    packed = search_task.made(search_task.encode(planner, trace, PLANNED, tight, {}, trial=trial))
+    trial = search_task.PlanTrial(np.ones(len(trace.storages), bool), tight, CHUNK, plans[present])
+    packed = search_task.made(search_task.encode(planner, trace, PLANNED, Capacity(tight), {}, trial=trial))
     assert list(plan_file.decode(packed, trace)) == list(plans["window"])
 
 
@@ -176,7 +179,7 @@ def test_a_planner_without_a_plan_says_why(
 ) -> None:
     caplog.set_level("INFO", logger="umadvise")
     found = opened(waits=True)
-    found.ask("key", lambda: search_task.encode("belady", layers(6), PLANNED, MIB, {}), "about")
+    found.ask("key", lambda: search_task.encode("belady", layers(6), PLANNED, Capacity(MIB), {}), "about")
     assert [found.ended() for _ in range(3)] == [[]] * 3
     assert "uses 10.00 MiB at once" in caplog.text
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from umadvise.planners.capacity import Capacity
 from umadvise.planners.paging.advice import by_role
 from umadvise.records.counters import Count, Record
 from umadvise.records.device import DeviceProfile
@@ -92,6 +93,7 @@ def score(
     plan: Plan,
     *,
     budget_bytes: int | None = None,
+    capacity: Capacity | None = None,
     device_bytes: int = 0,
     beside: bool = False,
     iterations: int = ITERATIONS,
@@ -104,6 +106,7 @@ def score(
         device: profile of the device to simulate.
         plan: plan of swaps and recomputation, or one for unified memory.
         budget_bytes: bytes that tensors may take on the device; None is the plan's budget.
+        capacity: what each storage takes on the device, and the budget, in place of `budget_bytes`; None: its size.
         device_bytes: bytes of a larger device, on which the guard keeps that budget; 0: the device has no more, and its
             driver evicts. The guard sends away what leaves before an op begins, and knows of no discards.
         beside: whether ops wait for no prefetch of which they use nothing, see `simulate_unified`.
@@ -115,6 +118,9 @@ def score(
         PolicyError: the device cannot do what the plan says.
         UsageError: the plan is wrong.
     """
+    if capacity is not None:
+        trace, budget_bytes = capacity.charged(trace), capacity.budget_bytes
+        plan = plan.fitted(trace)
     budget_bytes = plan.budget_bytes if budget_bytes is None else budget_bytes
     if pages(plan):
         kept = {"budget_bytes": budget_bytes} if budget_bytes < device_bytes else {}

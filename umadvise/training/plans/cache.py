@@ -26,13 +26,15 @@ class PlanKey:
     """What a plan depends on.
 
     Attributes:
-        structure: digest of the step's structure, see `umadvise.recording.recorded_step`.
+        structure: digest of the step's structure, see `umadvise.records.trace.Trace.structure_digest`.
         budget_bytes: bytes of device memory, for what may leave it.
         chunk_bytes: size of a chunk; 0 for unified memory.
         device: digest of the profile of the device that it is for, or the name of a measured one, whose numbers vary.
         planner: name of the planner that made it.
         options: options of the planner.
         durations: clock that timed the step's ops, see `umadvise.recording.recorded_step.RecordedStep`.
+        movable: digest of which storages that the step uses may leave the device; empty if all may.
+        regions: digest of the marked regions whose ops may run again; empty without any.
     """
 
     structure: str
@@ -42,6 +44,8 @@ class PlanKey:
     planner: str
     options: Mapping[str, Option]
     durations: DurationSource
+    movable: str = ""
+    regions: str = ""
 
     @property
     def name(self) -> str:
@@ -67,14 +71,14 @@ class PlanCache:
         """Place of the plans."""
         return self._files.directory
 
-    def load(self, key: PlanKey, structure: Trace) -> Plan | None:
+    def load(self, key: PlanKey, trace: Trace) -> Plan | None:
         """The plan of a key, None where there is none. A damaged file is none, and the log says so.
 
         Args:
             key: key of the plan.
-            structure: step that the plan's numbers are of.
+            trace: trace of a step of the key's structure.
         """
-        return self._files.read(key.name, lambda path: io.read(path, structure))
+        return self._files.read(key.name, lambda path: io.read(path, trace))
 
     def keep(self, key: PlanKey, plan: Plan) -> None:
         """Keeps a plan of the key's structure. Where it cannot be kept the log says why."""

@@ -31,8 +31,14 @@ from umadvise.torch_seam.replacements import Replacements
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.maker import PlanMaker
-from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, spare_bytes, staying_bytes
-from umadvise.training.plans.plan_request import request_of
+from umadvise.training.plans.plan_memory import (
+    PlanMemory,
+    capacity_of,
+    chunk_bytes_of,
+    movable_storages,
+    spare_bytes,
+    staying_bytes,
+)
 
 RUNGS = (RESIDENT.name, ADVISE.name, WINDOW.name, SWAP.name)
 """The rungs that are looked at where nobody says which."""
@@ -148,11 +154,10 @@ class Fitting:
             return unlimited_ns
         if rung != SWAP_RECOMPUTE.name:
             return maker.predicted_ns(step, rung, self._memory(rung))
-        asked = request_of(step, LADDER[rung], self._memory(rung), (), device_key="")
-        plan = planners.run(
-            "best", asked.view.trace, self.device.profile, asked.view.budget_bytes, trials=0, paging=False
-        )
-        return score(asked.view.trace, self.device.profile, plan).step_ns or 0
+        memory, profile = self._memory(rung), self.device.profile
+        capacity = capacity_of(step.trace, memory, movable_storages(step, memory))
+        plan = planners.run("best", step.trace, profile, capacity, trials=0, paging=False)
+        return score(step.trace, profile, plan, capacity=capacity).step_ns or 0
 
     def _require(self, rung: str, batch: int) -> None:
         """Checks that memory is enough for every op; in unified memory it always is, as the driver pages.

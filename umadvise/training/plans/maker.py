@@ -1,11 +1,12 @@
-"""From a recorded step to the plan that drives the next one: the view, the planner, and plans known already."""
+"""From a recorded step to the plan that drives the next one: what it takes, the planner, and plans known already."""
 
 import functools
+import hashlib
 import logging
 import math
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +16,20 @@ from umadvise.devices.rungs import LADDER, Policy
 from umadvise.errors import FormatError, UmadviseError
 from umadvise.planners.at_once import at_once
 from umadvise.planners.best import LONG
+from umadvise.planners.capacity import Capacity
 from umadvise.planners.judging.score import PAGING_PLANNERS, score
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records import plan_file
 from umadvise.records.plan import ActionKind, Plan
 from umadvise.records.units import format_bytes
 from umadvise.simulator.gpu import GpuSimulation
-from umadvise.training.plans.cache import PlanCache
+from umadvise.training.plans import search_task
+from umadvise.training.plans.cache import PlanCache, PlanKey
 from umadvise.training.plans.device import PlanningDevice
-from umadvise.training.plans.plan_memory import PlanMemory, storages_in_chunks
-from umadvise.training.plans.plan_request import PlanRequest, request_of
+from umadvise.training.plans.plan_memory import PlanMemory, capacity_of, movable_storages, storages_in_chunks
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.search import PlanSearch
-from umadvise.training.plans.view import transferred
-from umadvise.training.recompute.choice import Region
+from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
 
 log = logging.getLogger("umadvise")
 
@@ -68,7 +69,10 @@ class PlanMaker:
     """
 
     def __init__(
-        self, device: PlanningDevice, cache: PlanCache, search: "PlanSearch[PlanRequest] | None" = None
+        self,
+        device: PlanningDevice,
+        cache: PlanCache,
+        search: PlanSearch[Callable[[bytes], ImprovedPlan | None]] | None = None,
     ) -> None:
         """Takes what all plans have in common.
 
@@ -83,8 +87,8 @@ class PlanMaker:
         self._known: dict[str, Plan] = {}
         self._quick: dict[str, Plan] = {}  # made at once, in place of what a search may find
         self._warned_of: set[str] = set()  # planners that had no plan: a loop may have many such steps
-        # By ops, rung, planner and budget: the last plan that is a step's own, and the name of that step.
-        self._of_alike: dict[tuple[str, str, str, int], tuple[str, Plan]] = {}
+        # By ops, options and budget: the last plan that is a step's own, and the name of that step.
+        self._of_alike: dict[tuple[str, str, int], tuple[str, Plan]] = {}
 
     @property
     def h2d_bytes_per_s(self) -> int:
@@ -109,9 +113,12 @@ class PlanMaker:
             regions: marked regions of the step, whose ops may run again; none leaves the planner all ops of the step.
         """
         assert policy.planner is not None
+        if not (policy.recomputes and policy.planner == "best"):
+            regions = ()
+        held = replace(step, trace=with_inputs_held(step.trace, regions)) if regions else step
         try:
-            asked = self._request(step, policy, memory, regions)
-            plan = self._plan(asked)
+            key, plan = self._plan(held, policy, memory, regions)
+            fitted = plan.fitted(step.trace) if regions else plan
         except (UmadviseError, ValueError) as error:  # a plan that cannot be executed is a ValueError
             level = logging.INFO if policy.planner in self._warned_of else logging.WARNING
             self._warned_of.add(policy.planner)
@@ -123,9 +130,10 @@ class PlanMaker:
                 error,
             )
             return None
-        if asked.key.name not in self._known and self._search is not None and step.durations != "first step":
-            self._search.ask(asked.key.name, functools.partial(asked.task, self.device, plan), asked)
-        return plan
+        if key.name not in self._known and self._search is not None and step.durations != "first step":
+            task = functools.partial(self._task, key, held, memory, regions, plan)
+            self._search.ask(key.name, task, functools.partial(self._found, key, step, held, policy, memory))
+        return fitted
 
     def searches(self, policy: Policy) -> bool:
         """Whether what `plan` returns for a policy may be improved later."""
@@ -136,85 +144,120 @@ class PlanMaker:
 
         To be called at each step's edge. It waits for nothing, but for a device in virtual time: see `PlanSearch`.
         """
-        found = []
-        for asked, packed in self._search.ended() if self._search is not None else ():
-            try:
-                made = plan_file.decode(packed, asked.view.trace)
-                plan = self._keep(asked, made)
-            except (FormatError, ValueError) as error:
-                log.info("the search for a better plan of %s found none: %s", asked.planner, error)
-                continue
-            ops = len(asked.step.trace.ops)
-            log.info("a plan of %s with %d actions for %d ops: found by its search", asked.planner, len(plan), ops)
-            found.append(ImprovedPlan(asked.step, asked.policy, plan))
-        return found
+        found = (read(packed) for read, packed in (self._search.ended() if self._search is not None else ()))
+        return [each for each in found if each is not None]
 
     def close(self) -> None:
         """Ends what is searched for."""
         if self._search is not None:
             self._search.close()
 
-    def _request(
+    def _plan(
         self, step: RecordedStep, policy: Policy, memory: PlanMemory, regions: Collection[Region] = ()
-    ) -> PlanRequest:
-        return request_of(step, policy, memory, regions, device_key=self.device.key)
-
-    def _plan(self, asked: PlanRequest) -> Plan:
-        """A plan that is known, or that is made at once."""
-        step, name = asked.step, asked.key.name
-        known = self._known[name] if name in self._known else self._cache.load(asked.key, step.structure)
+    ) -> tuple[PlanKey, Plan]:
+        """A plan that is known, or that is made at once, and its key."""
+        movable = movable_storages(step, memory)
+        paging = policy.planner in PAGING_PLANNERS
+        capacity = Capacity(memory.budget_bytes) if paging else capacity_of(step.trace, memory, movable)
+        used = movable[step.trace.used]
+        key = PlanKey(
+            structure=step.digest,
+            budget_bytes=capacity.budget_bytes,
+            chunk_bytes=0 if paging else memory.chunk_bytes,
+            device=self.device.key,
+            planner=policy.planner or "",
+            options={"recompute": policy.recomputes, "paging": False} if policy.planner == "best" else {},
+            durations=step.durations,
+            movable="" if used.all() else hashlib.sha256(np.packbits(used).tobytes()).hexdigest(),
+            regions=hashlib.sha256(repr(tuple(regions)).encode()).hexdigest() if regions else "",
+        )
+        known = self._known[key.name] if key.name in self._known else self._cache.load(key, step.trace)
         if known is not None:
-            self._known[name] = known
+            self._known[key.name] = known
         source = "was known"
         begun = time.monotonic()
-        plan = self._quick.get(name) if known is None else known
+        plan = self._quick.get(key.name) if known is None else known
         if plan is None:
-            plan = self._made(asked)
+            plan = self._made(key, step, memory, capacity)
             source = f"took {time.monotonic() - begun:.2f} s"
-        log.info("a plan of %s with %d actions for %d ops: %s", asked.planner, len(plan), len(step.trace.ops), source)
-        return transferred(plan, step.trace)
+        log.info("a plan of %s with %d actions for %d ops: %s", key.planner, len(plan), len(step.trace.ops), source)
+        return key, plan
 
-    def _made(self, asked: PlanRequest) -> Plan:
+    def _made(self, key: PlanKey, step: RecordedStep, memory: PlanMemory, capacity: Capacity) -> Plan:
         """Plans now. Where the planner searches it is `at_once` that plans, and only this process knows the plan."""
-        view, profile, step = asked.view, self.device.profile, asked.step
-        if not asked.searches:
-            self._keep(asked, planners.run(asked.planner, view.trace, profile, view.budget_bytes))
-            return self._known[asked.key.name]
-        made = at_once(view.trace, profile, view.budget_bytes)
-        plan = self._quick[asked.key.name] = transferred(self._as_others(asked, made), step.structure)
+        if key.planner not in LONG:
+            return self._keep(key, step, memory, planners.run(key.planner, step.trace, self.device.profile, capacity))
+        made = capacity.planned(at_once, step.trace, self.device.profile)
+        plan = self._quick[key.name] = self._as_others(key, step, memory, made)
         return plan
 
-    def _keep(self, asked: PlanRequest, made: Plan) -> Plan:
-        """Keeps a plan of the view that a planner was given, and returns it as one of the step."""
-        step = asked.step
-        known = self._known[asked.key.name] = transferred(self._as_others(asked, made), step.structure)
-        self._quick.pop(asked.key.name, None)
-        self._cache.keep(asked.key, known)
-        return transferred(known, step.trace)
+    def _task(
+        self, key: PlanKey, step: RecordedStep, memory: PlanMemory, regions: Collection[Region], present: Plan
+    ) -> bytes:
+        """The search for a better plan than the present one, as bytes for the process that makes it."""
+        trace, trial = step.trace, None
+        # Whoever names a planner wants its plan; and ops that run again are the script's, not the engine's.
+        if key.planner == "best" and not regions:
+            in_chunks = storages_in_chunks(step, memory)
+            trial = search_task.PlanTrial(in_chunks, memory.budget_bytes, memory.chunk_bytes, present)
+        return search_task.encode(
+            key.planner,
+            trace,
+            self.device,
+            capacity_of(trace, memory, movable_storages(step, memory)),
+            dict(key.options),
+            repeatable=repeatable_ops(trace, regions) if regions else None,
+            trial=trial,
+        )
 
-    def _as_others(self, asked: PlanRequest, made: Plan) -> Plan:
+    def _found(
+        self,
+        key: PlanKey,
+        step: RecordedStep,
+        held: RecordedStep,
+        policy: Policy,
+        memory: PlanMemory,
+        packed: bytes,
+    ) -> ImprovedPlan | None:
+        """Reads the plan that a search has found for a step, as it is while its inputs are held."""
+        try:
+            plan = self._keep(key, held, memory, plan_file.decode(packed, held.trace))
+            plan = plan if held is step else plan.fitted(step.trace)
+        except (FormatError, ValueError) as error:
+            log.info("the search for a better plan of %s found none: %s", key.planner, error)
+            return None
+        ops = len(step.trace.ops)
+        log.info("a plan of %s with %d actions for %d ops: found by its search", key.planner, len(plan), ops)
+        return ImprovedPlan(step, policy, plan)
+
+    def _keep(self, key: PlanKey, step: RecordedStep, memory: PlanMemory, made: Plan) -> Plan:
+        """Keeps the plan that a step gets, and returns it."""
+        known = self._known[key.name] = self._as_others(key, step, memory, made)
+        self._quick.pop(key.name, None)
+        self._cache.keep(key, known)
+        return known
+
+    def _as_others(self, key: PlanKey, step: RecordedStep, memory: PlanMemory, own: Plan) -> Plan:
         """The plan of the last step of the same ops, but of other sizes, where that is as good; else the step's own.
 
         What a step finds on the device is what the one before has left there: steps in turns fit each other where they
         keep the same parameters.
         """
-        step = asked.step
-        own = transferred(made, step.trace)
-        if asked.planner != "best" or asked.repeatable is not None:
+        if key.planner != "best" or key.regions:
             return own
-        alike = step.ops_digest, asked.policy.name, asked.planner, asked.key.budget_bytes
-        name, known = self._of_alike.get(alike, (asked.key.name, own))
-        if name != asked.key.name:
-            others = transferred(known, step.trace)
-            as_short = self._step_ns(asked, others) <= AS_GOOD * self._step_ns(asked, own) < math.inf
+        alike = step.ops_digest, repr(key.options), key.budget_bytes
+        name, known = self._of_alike.get(alike, (key.name, own))
+        if name != key.name:
+            others = known.fitted(step.trace)
+            as_short = self._step_ns(step, others, memory) <= AS_GOOD * self._step_ns(step, own, memory) < math.inf
             if as_short and _brought_bytes(others) <= AS_MUCH * _brought_bytes(own):
                 return others
-        self._of_alike[alike] = asked.key.name, own
+        self._of_alike[alike] = key.name, own
         return own
 
-    def _step_ns(self, asked: PlanRequest, plan: Plan) -> float:
+    def _step_ns(self, step: RecordedStep, plan: Plan, memory: PlanMemory) -> float:
         try:
-            return self.simulate(asked.step, plan, asked.memory).mean_step_ns
+            return self.simulate(step, plan, memory).mean_step_ns
         except (UmadviseError, ValueError):  # an op finds no room
             return math.inf
 
@@ -263,7 +306,7 @@ class PlanMaker:
         return scored.step_ns or 0
 
     def _planned(self, step: RecordedStep, policy: Policy, memory: PlanMemory) -> Plan:
-        return self._plan(self._request(step, policy, memory))
+        return self._plan(step, policy, memory)[1]
 
     def _plan_if_any(self, step: RecordedStep, policy: Policy, memory: PlanMemory) -> Plan | None:
         try:

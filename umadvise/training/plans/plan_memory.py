@@ -1,14 +1,25 @@
-"""The device memory that a plan may use, and what of a step never leaves it."""
+"""The device memory that a plan may use: what of a step never leaves it, and what the rest takes in chunks.
+
+A storage of more than half a chunk has chunks of its own: it takes whole ones. From 64 KiB on smaller ones share
+chunks, and take parts of them. Still smaller ones stay on the device, unless they are too many: then they take parts as
+well. What stays takes no bytes here, and what it takes on the device is no part of the budget. So a plan that keeps
+this capacity keeps the device's, but for chunks that are shared and not full.
+
+A storage that the step finds and never touches takes no bytes either, such as a gradient that the next backward
+replaces: it is evicted first when memory is short, and is not swapped in again.
+"""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from umadvise.errors import BudgetError
+from umadvise.planners.capacity import Capacity, idle
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
 from umadvise.records.trace import Trace
-from umadvise.records.units import PART_BYTES
+from umadvise.records.units import PART_BYTES, format_bytes, part_bytes
 
 CHUNK_BYTES = 2 << 20
 """Size of a chunk where nothing else is said: the default of um_chunks_set, and the least that a GPU maps."""
@@ -82,6 +93,66 @@ class PlanMemory:
     device_bytes: int = 0
 
 
+def capacity_of(trace: Trace, memory: PlanMemory, movable: NDArray[np.bool_]) -> Capacity:
+    """Returns what planners of swaps are given for a step in a session's chunks.
+
+    Args:
+        trace: trace of the step.
+        memory: device memory that the step has.
+        movable: whether each storage of the trace may leave the device, from `movable_storages`.
+
+    Raises:
+        BudgetError: storages that never leave take all of the budget.
+    """
+    least = staying_bytes(trace) + spare_bytes(memory.budget_bytes, memory.chunk_bytes)
+    seen_bytes = memory.staying_bytes + unfilled_bytes(memory.budget_bytes, memory.chunk_bytes)
+    return chunk_capacity(
+        trace,
+        budget_bytes=memory.budget_bytes,
+        chunk_bytes=memory.chunk_bytes,
+        staying_bytes=min(least, seen_bytes) if memory.staying_bytes else least,
+        movable=movable,
+        least_bytes=_least_leaving_bytes(trace),
+    )
+
+
+def chunk_capacity(
+    trace: Trace,
+    *,
+    budget_bytes: int,
+    chunk_bytes: int,
+    staying_bytes: int = 0,
+    movable: NDArray[np.bool_] | None = None,
+    least_bytes: int = PART_BYTES,
+) -> Capacity:
+    """Returns the capacity of a budget in chunks, and what each storage of a step takes of it.
+
+    Args:
+        trace: trace of the step.
+        budget_bytes: device memory for chunks, in bytes.
+        chunk_bytes: size of a chunk in bytes.
+        staying_bytes: part of the budget, in bytes, that chunks take which never leave the device.
+        movable: whether each storage of the trace lies in chunks or will; None: all do.
+        least_bytes: size in bytes of the least storages that leave.
+
+    Raises:
+        BudgetError: storages that never leave take all of the budget.
+    """
+    room_bytes = (budget_bytes // chunk_bytes - -(-staying_bytes // chunk_bytes)) * chunk_bytes
+    if room_bytes <= 0:
+        raise BudgetError(
+            f"what never leaves the device takes {format_bytes(staying_bytes)}, and the budget is "
+            f"{format_bytes(budget_bytes)}: give more"
+        )
+    sizes = trace.storages.bytes
+    own = sizes * 2 > chunk_bytes  # chunks of its own
+    takes = ((sizes >= least_bytes) | own) & ~idle(trace)
+    if movable is not None:
+        takes &= movable
+    units = np.where(own, chunk_bytes, part_bytes(chunk_bytes))
+    return Capacity(room_bytes, np.where(takes, -(-sizes // units) * units, 0))
+
+
 def movable_storages(step: RecordedStep, memory: PlanMemory) -> NDArray[np.bool_]:
     """Which storages of a step may leave the device when they are large enough.
 
@@ -112,7 +183,7 @@ def staying_bytes(trace: Trace) -> int:
     return min(small_bytes, MOST_STAYING_BYTES) + _most_at_once(trace, scratch)
 
 
-def least_leaving_bytes(trace: Trace) -> int:
+def _least_leaving_bytes(trace: Trace) -> int:
     """Size in bytes of the least storages of a step that leave: where there are too many small ones, they do too."""
     return PART_BYTES if _most_at_once(trace, trace.storages.bytes < PART_BYTES) <= MOST_STAYING_BYTES else 1
 

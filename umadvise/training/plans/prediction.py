@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from umadvise._native.abi import Status
 from umadvise.errors import BudgetError, NativeError
+from umadvise.planners.capacity import resized
 from umadvise.records.plan import Plan
 from umadvise.records.trace import Trace
 from umadvise.simulator.gpu import GpuSimulation, simulate_gpu
 from umadvise.training.plans.device import PlanningDevice
-from umadvise.training.plans.view import executed, transferred
 
 
 def predict_swaps(
@@ -33,7 +33,7 @@ def predict_swaps(
 
     Args:
         trace: trace of the step.
-        plan: plan of swaps, of the step or of a view of it; None: what is used furthest ahead leaves first.
+        plan: plan of swaps of the step; None: what is used furthest ahead leaves first.
         device: device that the step runs on.
         budget_bytes: device memory for chunks, in bytes.
         chunk_bytes: size of a chunk in bytes.
@@ -44,12 +44,12 @@ def predict_swaps(
         BudgetError: an op finds no room.
         ValueError: the plan is not one of the step.
     """
-    step = trace if in_chunks is None else executed(trace, in_chunks)
+    step = trace if in_chunks is None else resized(trace, np.where(in_chunks, trace.storages.bytes, 0))
     try:
         return simulate_gpu(
             step,
             device.profile,
-            None if plan is None else transferred(plan, step),
+            None if plan is None else plan.fitted(step),
             budget_bytes=budget_bytes,
             chunk_bytes=chunk_bytes,
             small=device.small,

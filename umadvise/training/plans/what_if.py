@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise._native.abi import Allocation, Memory
+from umadvise.planners.capacity import resized
 from umadvise.recording.recorded_step import RecordedStep, renumbered
 from umadvise.recording.tables import rows
 from umadvise.records.enums import Phase, Role
@@ -14,7 +15,6 @@ from umadvise.records.names import clean_name
 from umadvise.records.trace import UNKNOWN, Access, Accesses, EventKind, Events, Trace
 from umadvise.records.trace_check import check
 from umadvise.records.units import BLOCK_BYTES
-from umadvise.training.plans.view import executed
 
 _TORCHS_OWN_OPS = 3
 """So many ops after its last use a tensor may end without anybody's doing: torch frees what a function saved when all
@@ -39,7 +39,7 @@ def freed_sooner(step: RecordedStep) -> RecordedStep:
     left_behind = held[last[held] < 0]
     held = held[trace.births[held] >= 0]
     gone = np.isin(np.arange(len(trace.storages)), left_behind)
-    trace = executed(trace, ~gone)
+    trace = resized(trace, np.where(gone, 0, trace.storages.bytes))
     events = trace.events
     kept = (events.kind != EventKind.FREE) | ~np.isin(events.storage, held)
     columns = {name: getattr(events, name)[kept] for name in events.DTYPES}
@@ -141,7 +141,8 @@ def _traffic_bytes(accesses: Accesses) -> NDArray[np.int64]:
 def without(step: RecordedStep, serials: frozenset[int]) -> RecordedStep:
     """Some allocations take no memory of the step: they stay where they are, and their bytes are no part of it."""
     gone = np.isin(step.serials, np.array(sorted(serials), np.uint64))
-    return replace(step, trace=executed(step.trace, ~gone)) if gone.any() else step
+    sizes = np.where(gone, 0, step.trace.storages.bytes)
+    return replace(step, trace=resized(step.trace, sizes)) if gone.any() else step
 
 
 def _last_uses(trace: Trace) -> NDArray[np.int64]:

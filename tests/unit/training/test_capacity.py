@@ -1,4 +1,4 @@
-"""The step in chunks that planners see: plans made on it keep the budget, counted in chunks of the real step."""
+"""What storages take of chunks: plans made with it keep the budget, counted in chunks of the real step."""
 
 from random import Random
 
@@ -12,14 +12,14 @@ from traces import layers, traces
 from umadvise import planners
 from umadvise.devices.catalogue import load_device
 from umadvise.errors import BudgetError
+from umadvise.planners.capacity import Capacity, resized
 from umadvise.recording.builder import TraceBuilder
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
 from umadvise.records.plan import Action, ActionKind, Plan
 from umadvise.records.trace import Access, EventKind, Trace
 from umadvise.records.trace_check import check
-from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, storages_in_chunks
-from umadvise.training.plans.view import PlanningView, executed, transferred, view_of
+from umadvise.training.plans.plan_memory import PlanMemory, chunk_bytes_of, chunk_capacity, storages_in_chunks
 
 MIB = 1 << 20
 SWAPPERS = ("belady", "best", "lru", "vdnn-all", "window")
@@ -32,6 +32,11 @@ def taken(size: int, chunk_bytes: int) -> int:
     return -(-size // 65536) * 65536 if size >= 65536 else 0
 
 
+def taken_by(capacity: Capacity) -> list[int]:
+    assert capacity.taken_bytes is not None
+    return capacity.taken_bytes.tolist()
+
+
 def touched(trace: Trace, storage: int) -> bool:
     """Whether an op or the host reads or writes it."""
     by_host = (trace.events.storage == storage) & np.isin(
@@ -42,28 +47,29 @@ def touched(trace: Trace, storage: int) -> bool:
 
 @given(traces(), st.sampled_from([512, 1 << 20, 2 << 20]))
 def test_sizes_are_whole_chunks_parts_or_nothing(trace: Trace, chunk_bytes: int) -> None:
-    view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=chunk_bytes)
-    check(view.trace)
+    capacity = chunk_capacity(trace, budget_bytes=1 << 30, chunk_bytes=chunk_bytes)
+    charged = capacity.charged(trace)
+    check(charged)
     expected = [taken(size, chunk_bytes) for size in trace.storages.bytes.tolist()]
     for storage in range(len(expected)):
         if trace.births[storage] < 0 and not touched(trace, storage):
             expected[storage] = 0
-    assert view.trace.storages.bytes.tolist() == expected
-    assert np.array_equal(view.trace.accesses.flags, trace.accesses.flags)
+    assert taken_by(capacity) == charged.storages.bytes.tolist() == expected
+    assert np.array_equal(charged.accesses.flags, trace.accesses.flags)
     for row in range(len(trace.accesses)):
         storage = int(trace.accesses.storage[row])
         whole = int(trace.accesses.bytes[row]) == int(trace.storages.bytes[storage])
         if whole and expected[storage]:
-            assert int(view.trace.accesses.bytes[row]) == expected[storage]
+            assert int(charged.accesses.bytes[row]) == expected[storage]
 
 
 def test_the_budget_is_what_may_leave() -> None:
     trace = layers(3, bytes_=3 * MIB)
-    view = view_of(trace, budget_bytes=21 * MIB + 5, chunk_bytes=2 * MIB, staying_bytes=2 * MIB + 1)
-    assert view.budget_bytes == 16 * MIB
-    assert set(view.trace.storages.bytes.tolist()) == {4 * MIB}
+    capacity = chunk_capacity(trace, budget_bytes=21 * MIB + 5, chunk_bytes=2 * MIB, staying_bytes=2 * MIB + 1)
+    assert capacity.budget_bytes == 16 * MIB
+    assert set(taken_by(capacity)) == {4 * MIB}
     with pytest.raises(BudgetError, match="never leaves"):
-        view_of(trace, budget_bytes=4 * MIB, chunk_bytes=2 * MIB, staying_bytes=3 * MIB)
+        chunk_capacity(trace, budget_bytes=4 * MIB, chunk_bytes=2 * MIB, staying_bytes=3 * MIB)
 
 
 def batch_after_batch() -> Trace:
@@ -85,51 +91,51 @@ def test_what_is_replaced_is_next_time_where_its_successor_is(elsewhere: int, in
     step = RecordedStep(trace, np.array([1, 2], np.uint64), "host")
     found = storages_in_chunks(step, PlanMemory(1 << 30, 2 * MIB, 0, frozenset([elsewhere])))
     assert found.tolist() == [in_chunks, in_chunks]
-    check(executed(trace, found))
+    check(resized(trace, np.where(found, trace.storages.bytes, 0)))
 
 
 def test_what_is_made_between_steps_has_contents() -> None:
     """Else planners drop what they think is nothing."""
     trace = batch_after_batch()
-    view = view_of(trace, budget_bytes=1 << 30, chunk_bytes=2 * MIB).trace
-    check(view)
-    assert view.events.kind.tolist() == [*trace.events.kind.tolist(), EventKind.HOST_WRITE]
-    assert view.events.storage[-1] == 1
-    assert view.events.bytes[-1] == 4 * MIB
+    charged = chunk_capacity(trace, budget_bytes=1 << 30, chunk_bytes=2 * MIB).charged(trace)
+    check(charged)
+    assert charged.events.kind.tolist() == [*trace.events.kind.tolist(), EventKind.HOST_WRITE]
+    assert charged.events.storage[-1] == 1
+    assert charged.events.bytes[-1] == 4 * MIB
 
 
 def test_what_lies_elsewhere_takes_nothing() -> None:
     trace = layers(3, bytes_=3 * MIB)
-    view = view_of(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB, movable=np.array([True, False, True]))
-    assert view.trace.storages.bytes.tolist() == [4 * MIB, 0, 4 * MIB]
+    movable = np.array([True, False, True])
+    capacity = chunk_capacity(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB, movable=movable)
+    assert taken_by(capacity) == [4 * MIB, 0, 4 * MIB]
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from(SWAPPERS), st.floats(0.3, 1.0), st.booleans())
-def test_a_plan_of_the_view_keeps_the_budget(seed: int, name: str, share: float, training: bool) -> None:
+def test_a_plan_of_a_capacity_keeps_the_budget(seed: int, name: str, share: float, training: bool) -> None:
     """Counted without the simulator: live chunks op by op, without what the plan has sent away."""
     random = Random(seed)
     trace = (random_step if training else random_ops)(random)
     chunk_bytes = 2 * MIB
-    needed = int(view_of(trace, budget_bytes=1 << 40, chunk_bytes=chunk_bytes).trace.peak_bytes)
-    view = view_of(trace, budget_bytes=max(int(needed * share), chunk_bytes), chunk_bytes=chunk_bytes)
+    needed = chunk_capacity(trace, budget_bytes=1 << 40, chunk_bytes=chunk_bytes).charged(trace).peak_bytes
+    capacity = chunk_capacity(trace, budget_bytes=max(int(needed * share), chunk_bytes), chunk_bytes=chunk_bytes)
     options = {"recompute": False, "paging": False} if name == "best" else {}
     try:
-        plan = planners.run(name, view.trace, load_device("v100-16gb"), view.budget_bytes, **options)
+        plan = planners.run(name, trace, load_device("v100-16gb"), capacity, **options)
     except BudgetError:
         return
-    taken_bytes = bytes_by_op(trace, plan, view)
-    assert max(taken_bytes) <= view.budget_bytes
+    assert max(bytes_by_op(trace, plan, chunk_bytes)) <= capacity.budget_bytes
 
 
-def bytes_by_op(trace: Trace, plan: Plan, view: PlanningView) -> list[int]:
+def bytes_by_op(trace: Trace, plan: Plan, chunk_bytes: int) -> list[int]:
     """Bytes of chunks that each op of the second repetition finds taken, as few as the plan allows at that moment.
 
     What the plan has sent away counts no more; what it has asked for counts when the first op uses it, since it comes
     as soon as there is room. So the count is a lower bound of what any executor of this plan has on the device, and
     what it must have for the op.
     """
-    sizes = [taken(size, view.chunk_bytes) for size in trace.storages.bytes.tolist()]
+    sizes = [taken(size, chunk_bytes) for size in trace.storages.bytes.tolist()]
     away: set[int] = set()
     idle = {storage for storage in range(len(sizes)) if trace.births[storage] < 0 and not touched(trace, storage)}
     live: set[int] = set()
@@ -179,27 +185,28 @@ def apply(actions: list[tuple[ActionKind, int]], away: set[int]) -> None:
 def test_a_plan_for_exact_bytes_would_not() -> None:
     """Maps of 1.5 chunks: what fits by its bytes does not in chunks."""
     trace = layers(8, bytes_=3 * MIB)
-    view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
     device = load_device("v100-16gb")
     exact = planners.run("belady", trace, device, 12 * MIB)
-    assert max(bytes_by_op(trace, exact, view)) > 12 * MIB
-    assert max(bytes_by_op(trace, planners.run("belady", view.trace, device, 12 * MIB), view)) <= 12 * MIB
+    assert max(bytes_by_op(trace, exact, 2 * MIB)) > 12 * MIB
+    capacity = chunk_capacity(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
+    assert max(bytes_by_op(trace, planners.run("belady", trace, device, capacity), 2 * MIB)) <= 12 * MIB
 
 
-def test_a_plan_goes_from_the_view_to_the_step() -> None:
+def test_a_plan_of_a_capacity_is_one_of_the_step() -> None:
     trace = layers(6, bytes_=3 * MIB)
-    view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
-    plan = planners.run("belady", view.trace, load_device("v100-16gb"), view.budget_bytes)
+    capacity = chunk_capacity(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
+    device = load_device("v100-16gb")
+    plan = planners.run("belady", trace, device, capacity)
     assert len(plan) > 0
-    real = transferred(plan, trace)
-    assert real.trace_digest == trace.digest
-    assert real.options == plan.options
-    assert [(each.kind, each.op, each.storage, each.after) for each in real] == [
-        (each.kind, each.op, each.storage, each.after) for each in plan
+    assert plan.trace_digest == trace.structure_digest
+    charged = planners.run("belady", capacity.charged(trace), device, 12 * MIB)
+    assert plan.options == charged.options
+    assert [(each.kind, each.op, each.storage, each.after) for each in plan] == [
+        (each.kind, each.op, each.storage, each.after) for each in charged
     ]
-    assert {each.bytes for each in real} == {3 * MIB}
+    assert {each.bytes for each in plan} == {3 * MIB}
     with pytest.raises(ValueError, match="no such op"):
-        transferred(plan, layers(1, bytes_=3 * MIB))
+        plan.fitted(layers(1, bytes_=3 * MIB))
 
 
 def test_actions_on_what_is_gone_by_then_go() -> None:
@@ -208,23 +215,22 @@ def test_actions_on_what_is_gone_by_then_go() -> None:
     gone = [Action(ActionKind.SWAP_OUT, 7, 5, after=True), Action(ActionKind.SWAP_OUT, 9, 3, after=True)]
     rows = sorted(rows + gone, key=lambda each: (each.op, each.after))
     plan = Plan.from_actions(late, rows, planner="best", budget_bytes=12 * MIB)
-    assert [(each.op, each.storage) for each in transferred(plan, early)] == [(1, 0), (11, 0)]
-    assert list(transferred(plan, late)) == list(plan)
+    assert [(each.op, each.storage) for each in plan.fitted(early)] == [(1, 0), (11, 0)]
+    assert list(plan.fitted(late)) == list(plan)
 
 
 def test_actions_on_what_takes_no_bytes_go() -> None:
     trace = layers(6, bytes_=3 * MIB)
-    view = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
-    plan = planners.run("belady", view.trace, load_device("v100-16gb"), view.budget_bytes)
-    none = view_of(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB, movable=np.zeros(6, bool))
-    assert len(transferred(plan, none.trace)) == 0
+    plan = planners.run("belady", trace, load_device("v100-16gb"), 12 * MIB)
+    assert len(plan) > 0
+    assert len(plan.fitted(resized(trace, np.zeros(6, np.int64)))) == 0
 
 
 def test_a_write_of_all_bytes_is_one_in_chunks_too() -> None:
     trace = layers(1, bytes_=3 * MIB)
-    view = view_of(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB)
-    assert int(view.trace.accesses.bytes[0]) == 4 * MIB
-    assert int(view.trace.accesses.flags[0]) == Access.WRITE | Access.WHOLE
+    charged = chunk_capacity(trace, budget_bytes=8 * MIB, chunk_bytes=2 * MIB).charged(trace)
+    assert int(charged.accesses.bytes[0]) == 4 * MIB
+    assert int(charged.accesses.flags[0]) == Access.WRITE | Access.WHOLE
 
 
 @pytest.mark.parametrize(("budget_mib", "chunk_mib"), [(6, 2), (4096, 2), (4097, 4), (8193, 8), (1 << 20, 8)])
