@@ -18,7 +18,6 @@ from umadvise.records.trace import Access, Trace
 from umadvise.training.loop import plan_cycle, programs_known
 from umadvise.training.loop.plan_cycle import PlanCycle, RecordAgain
 from umadvise.training.loop.rhythm import Rhythm
-from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.plans.planned_step import PlannedStep
 
 MIB = 1 << 20
@@ -363,7 +362,9 @@ def test_a_program_begins_again_with_what_is_like_what_it_had() -> None:
     builder.access(builder.allocate(MIB, Role.GRADIENT), MADE)
     builder.end_op()
     trace = builder.finish(target="cpu", source="live")
-    program = StepProgram(trace, None, np.array([1, 2, 3, 4, 5, 6, 0], np.uint64))
+    program = PlannedStep(
+        RecordedStep(trace, np.zeros(7, np.uint64), "host"), bound=np.array([1, 2, 3, 4, 5, 6, 0], np.uint64)
+    )
     alive = [
         allocation(1, MIB, Role.PARAMETER, "w"),
         allocation(21, MIB, Role.GRADIENT, "v.grad"),

@@ -240,8 +240,7 @@ class Loop:
         Raises:
             BudgetError: an op finds no room.
         """
-        program, step = self.cycle.program, self.cycle.step
-        return None if program is None or step is None else self._planner.predicted(step, program)
+        return None if self.cycle.program is None else self._planner.predicted(self.cycle.program)
 
     def predictions(self, enough_bytes: int | None = None) -> tuple[RungPrediction, ...]:
         """Simulated time of the steady step on each rung; nothing where no step was recorded.

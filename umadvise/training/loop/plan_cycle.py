@@ -27,7 +27,6 @@ from umadvise.records.plan import Plan
 from umadvise.training.loop.expected_steps import ExpectedSteps
 from umadvise.training.loop.programs_known import KnownPrograms
 from umadvise.training.loop.rhythm import Rhythm
-from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.watch.trace_recorder import TraceRecorder
 
@@ -108,14 +107,14 @@ class PlanCycle:
         return self._recording > 0
 
     @property
-    def program(self) -> StepProgram | None:
+    def program(self) -> PlannedStep | None:
         """The program that the last step was like, or that was made since; None while there is none."""
-        return None if self._programs.last is None else self._programs.last[0]
+        return self._programs.last
 
     @property
     def step(self) -> RecordedStep | None:
         """The recorded step that `program` is of, or else the steady one that was recorded last."""
-        return self._last_step if self._programs.last is None else self._programs.last[1]
+        return self._last_step if self._programs.last is None else self._programs.last.step
 
     @property
     def kept(self) -> list[PlannedStep]:

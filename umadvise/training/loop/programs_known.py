@@ -1,6 +1,7 @@
-"""The programs that a device knows, beside the recorded steps that they are of."""
+"""The programs that a device knows: recorded steps, and plans for them."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,7 +9,6 @@ from umadvise import _native
 from umadvise.errors import NativeError
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.plan import Plan
-from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.plans.planned_step import PlannedStep
 
 log = logging.getLogger("umadvise")
@@ -34,7 +34,7 @@ class KnownPrograms:
         """
         self._device = device
         self._h2d_bytes_per_s = h2d_bytes_per_s
-        self._all: dict[int, tuple[StepProgram, RecordedStep]] = {}  # by number; the last is what came last
+        self._all: dict[int, PlannedStep] = {}  # by number; the last is what came last
         self._ran: set[int] = set()  # numbers of those whose steps ran here
         self.refusal: str | None = None
 
@@ -45,16 +45,16 @@ class KnownPrograms:
     @property
     def that_ran(self) -> list[PlannedStep]:
         """Steps that ran, or that a step was like, with their plans: the last one is last."""
-        return [PlannedStep(step, program.plan) for number, (program, step) in self._all.items() if number in self._ran]
+        return [each for number, each in self._all.items() if number in self._ran]
 
     @property
-    def last(self) -> tuple[StepProgram, RecordedStep] | None:
+    def last(self) -> PlannedStep | None:
         """The one that the last step was like, or that was made since; None while there is none."""
         return next(reversed(self._all.values())) if self._all else None
 
     def number_of(self, step: RecordedStep) -> int:
         """Number of the program of a step, or of one of equal structure; 0: none."""
-        same = (number for number, (_, each) in self._all.items() if each is step or each.digest == step.digest)
+        same = (number for number, each in self._all.items() if each.step is step or each.step.digest == step.digest)
         return next(same, 0)
 
     def clear(self) -> None:
@@ -89,13 +89,13 @@ class KnownPrograms:
             instead_of: step whose program it replaces where no other is of its structure; None: that of no other.
         """
         replaces = self.number_of(step) or (0 if instead_of is None else self.number_of(instead_of))
-        number = self._give(self._program(step, plan), step, replaces=replaces, is_last=True)
+        number = self._give(PlannedStep(step, plan).again(self._device.allocations()), replaces=replaces, is_last=True)
         self.came(number, whole=ran)
 
     def add_known(self, known: PlannedStep) -> None:
         """Adds the program of a step that has not run here; one of the same structure is kept instead."""
         if not self.number_of(known.step):
-            self._give(self._program(known.step, known.plan), known.step)
+            self._give(known.again(self._device.allocations()))
 
     def expect(self, step: RecordedStep) -> None:
         """Has the next step begin with the program of a step, where the device does not know better."""
@@ -107,27 +107,23 @@ class KnownPrograms:
         number = self.number_of(step)
         if not number:
             return
-        program, of_step = self._all[number]
+        program = self._all[number]
         renewed = program.again(self._device.allocations())
         if not np.array_equal(renewed.serials, program.serials):
-            self._give(renewed, of_step, replaces=number)
+            self._give(renewed, replaces=number)
 
     def improve(self, step: RecordedStep, plan: Plan) -> None:
         """Puts another plan in the place of the one that the program of this very step has."""
-        for number, (program, each) in list(self._all.items()):
-            if each is step:
-                improved = StepProgram(program.trace, plan, program.serials).again(self._device.allocations())
-                self._give(improved, step, replaces=number)
+        for number, each in list(self._all.items()):
+            if each.step is step:
+                self._give(replace(each, plan=plan).again(self._device.allocations()), replaces=number)
 
     def has(self, step: RecordedStep) -> bool:
         """Whether one of them is of this very recorded step."""
-        return any(each is step for _, each in self._all.values())
+        return any(each.step is step for each in self._all.values())
 
-    def _program(self, step: RecordedStep, plan: Plan | None) -> StepProgram:
-        return StepProgram(step.trace, plan, step.first_serials()).again(self._device.allocations())
-
-    def _give(self, program: StepProgram, step: RecordedStep, *, replaces: int = 0, is_last: bool = False) -> int:
-        trace, plan = program.trace, program.plan
+    def _give(self, program: PlannedStep, *, replaces: int = 0, is_last: bool = False) -> int:
+        trace, plan = program.step.trace, program.plan
         names = np.array([_native.intern(text) for text in trace.strings], np.uint32)[trace.ops.name]
         try:
             number = self._device.add_program(
@@ -135,7 +131,7 @@ class KnownPrograms:
                 None if plan is None else plan.actions,
                 names,
                 program.serials,
-                program.states,
+                program.persistent,
                 h2d_bytes_per_s=self._h2d_bytes_per_s,
                 is_last=is_last,
                 replaces=replaces,
@@ -145,7 +141,7 @@ class KnownPrograms:
             self.refusal = f"the device does not take the plan: {error}"
             return 0
         self.refusal = None
-        self._all[number] = program, step
+        self._all[number] = program
         while len(self._all) > 1 and self._are_too_many:
             oldest = next(iter(self._all))
             self._device.drop_program(oldest)
@@ -155,5 +151,5 @@ class KnownPrograms:
 
     @property
     def _are_too_many(self) -> bool:
-        ops = sum(len(step.trace.ops) for _, step in self._all.values())
+        ops = sum(len(each.step.trace.ops) for each in self._all.values())
         return len(self._all) > MOST_PROGRAMS or ops > MOST_OPS

@@ -19,7 +19,6 @@ from umadvise.simulator.gpu import GpuSimulation
 from umadvise.torch_seam.replacements import Replacements
 from umadvise.torch_seam.runtime import Runtime
 from umadvise.training.loop.plan_cycle import Planning, RecordAgain
-from umadvise.training.loop.step_program import StepProgram
 from umadvise.training.memory_split import MemorySplit
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import planning_device
@@ -238,7 +237,7 @@ class StepPlanner:
 
     # ---- predictions ----------------------------------------------------------------------------------------------
 
-    def predicted(self, step: RecordedStep, program: StepProgram) -> GpuSimulation | None:
+    def predicted(self, program: PlannedStep) -> GpuSimulation | None:
         """Simulated steps with a plan; None where the plan is not one of swaps.
 
         Raises:
@@ -253,7 +252,7 @@ class StepPlanner:
         memory = self.split.for_plans(Memory.CHUNKED)
         on_host = {each.serial for each in alive if each.serial not in stays and not each.seen}  # until an op uses it
         memory = replace(memory, elsewhere=memory.elsewhere | on_host)
-        return self.maker.simulate(step, plan, memory, np.array(addresses, np.uint64))
+        return self.maker.simulate(program.step, plan, memory, np.array(addresses, np.uint64))
 
     def predictions(self, step: RecordedStep, enough_bytes: int | None = None) -> tuple[RungPrediction, ...]:
         """Simulated times of a steady step on the rungs that it can run on, for the report.

@@ -1,14 +1,19 @@
-"""Steps with their plans that are known before they run, and which of them the next step may be."""
+"""Steps with their plans, as the device follows them op by op, and which of them the next step may be."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from umadvise._native.abi import Allocation
+from umadvise.recording.heirs import heirs
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
 from umadvise.records.plan import Plan
 
+_PERSISTENT = (Role.PARAMETER, Role.OPTIMIZER_STATE)
 _STATE = (Role.PARAMETER, Role.GRADIENT, Role.OPTIMIZER_STATE)
 """Roles of what a training keeps from step to step, under names that the next run gives it too."""
 
@@ -18,12 +23,49 @@ class PlannedStep:
     """A step of a training, and a plan for it.
 
     Attributes:
-        step: the step, recorded when it ran in an earlier run or before it runs.
-        plan: plan of its trace; None where none was made yet.
+        step: the step, recorded when it ran or before it runs.
+        plan: plan of its trace; None where none was made yet, and only the order of uses is known.
+        bound: array with the serial number of the allocation that each storage is when the next step begins, 0 for
+            those that are still to be made. None: those that the recording says.
     """
 
     step: RecordedStep
     plan: Plan | None = None
+    bound: NDArray[np.uint64] | None = None
+
+    @property
+    def serials(self) -> NDArray[np.uint64]:
+        """Serial number of the allocation that each storage is when the next step begins; 0: it is still to be made."""
+        return self.step.first_serials() if self.bound is None else self.bound
+
+    @property
+    def persistent(self) -> NDArray[np.uint8]:
+        """1 for each storage that is the same allocation in every step: parameters and the optimizer's state."""
+        trace = self.step.trace
+        same = (trace.continued_from == np.arange(len(trace.storages))) & (self.serials > 0)
+        found: NDArray[np.uint8] = (np.isin(trace.storages.role, _PERSISTENT) & same).astype(np.uint8)
+        return found
+
+    def again(self, alive: Sequence[Allocation]) -> "PlannedStep":
+        """The same plan for a step that begins now, after one that did not follow it.
+
+        A storage is the allocation that it was, where that lives, else the oldest one that is like it: of its role,
+        name and size, or else of its role and size. A wrong guess shows in the op that is given another one.
+
+        Args:
+            alive: allocations of the device between two steps.
+        """
+        trace, serials = self.step.trace, self.serials
+        living = {each.serial for each in alive}
+        kept = np.isin(serials, np.array(sorted(living), np.uint64))
+        serials = np.where(kept, serials, 0).astype(np.uint64)
+        wanted = np.flatnonzero((trace.births < 0) & (serials == 0)).tolist()
+        taken, storages, strings = set(serials.tolist()), trace.storages, trace.strings
+        free = sorted((each for each in alive if each.serial not in taken), key=lambda each: each.serial)
+        gone = [(int(storages.role[each]), int(storages.bytes[each]), strings[storages.name[each]]) for each in wanted]
+        for place, heir in heirs(gone, [(each.role, each.bytes, each.name) for each in free]).items():
+            serials[wanted[place]] = free[heir].serial
+        return replace(self, bound=serials)
 
     def state(self) -> Counter[tuple[int, str, int]]:
         """What the step finds at its beginning and uses of the training's state: role, name and bytes of each."""
