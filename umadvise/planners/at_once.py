@@ -22,13 +22,14 @@ from umadvise.simulator.swap import simulate_swap
 
 _ROUNDS = 2
 """Choices of gaps that are made, each with the times that simulating the one before has shown."""
+_SCHEDULES = 2
+"""Schedules of each choice, the second with the times of the first."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Schedule:
     """A schedule of some gaps, how long the step is with it, and when its points begin then."""
 
-    leaves: NDArray[np.bool_]
     plan: Plan
     step_ns: float
     times: Times
@@ -50,28 +51,32 @@ def at_once(trace: Trace, device: DeviceProfile, budget_bytes: int) -> Plan:
         BudgetError: one op uses more than the budget.
     """
     its = gaps(trace, device)
-    times, found = Times.of_compute(its), []
+    times, found = Times.of_compute(its), list[_Schedule]()
     for _ in range(_ROUNDS):
         leaves = enough(its, np.zeros(len(its), bool), budget_bytes, slack_ns(its, times))
         made = _scheduled(its, leaves, budget_bytes, times)
-        if made is None:
+        if not made:
             break
-        times = made.times
-        found += [made, _scheduled(its, leaves, budget_bytes, times) or made]
+        times = made[0].times
+        found += made
     best = min(found, key=lambda each: each.step_ns, default=None)
     if best is None or best.step_ns == math.inf:
         return planners.run("belady", trace, device, budget_bytes)
     return replace(best.plan, planner="best", budget_bytes=budget_bytes)
 
 
-def _scheduled(its: SwapGaps, leaves: NDArray[np.bool_] | None, budget_bytes: int, times: Times) -> _Schedule | None:
-    """None: an op finds no room. With something that comes on demand the step counts as endless."""
-    if leaves is None:
-        return None
-    plan = schedule(its, leaves, budget_bytes, times)
-    try:
-        simulation = simulate_swap(its.points.trace, its.points.device, plan)
-    except NoRoomError:
-        return None
-    step_ns = math.inf if simulation.result.on_demand_swap_ins else simulation.step_ns
-    return _Schedule(leaves, plan, step_ns, Times.of_simulation(its, simulation))
+def _scheduled(its: SwapGaps, leaves: NDArray[np.bool_] | None, budget_bytes: int, times: Times) -> list[_Schedule]:
+    """Schedules gaps with some times, and again with those that the first schedule leads to; none if an op has no room.
+
+    With something that comes on demand the step counts as endless.
+    """
+    found: list[_Schedule] = []
+    while leaves is not None and len(found) < _SCHEDULES:
+        plan = schedule(its, leaves, budget_bytes, found[0].times if found else times)
+        try:
+            simulation = simulate_swap(its.points.trace, its.points.device, plan)
+        except NoRoomError:
+            break
+        step_ns = math.inf if simulation.result.on_demand_swap_ins else simulation.step_ns
+        found.append(_Schedule(plan, step_ns, Times.of_simulation(its, simulation)))
+    return found

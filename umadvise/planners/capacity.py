@@ -51,17 +51,19 @@ class Capacity:
     def charged(self, trace: Trace) -> Trace:
         """Returns the step as planners and the simulator of swaps charge it: each storage has the size that it takes.
 
-        A storage that was made between two steps, such as a batch, has its contents from there: the host writes it.
-        Nothing is continued as an idle storage, which takes no bytes.
+        A storage that was made between two steps, such as a batch, has its contents from there: the host writes it. A
+        storage that the step finds and never touches takes no bytes, and none is its successor: it is evicted first
+        when memory is short, and is not swapped in again. Such is a gradient that the next backward replaces.
         """
         if self.taken_bytes is None:
             return trace
-        charged = resized(_with_contents(trace), self.taken_bytes)
-        successor = np.where(idle(trace), -1, trace.storages.successor)
+        idle = _idle(trace)
+        charged = resized(_with_contents(trace), np.where(idle, 0, self.taken_bytes))
+        successor = np.where(idle, -1, trace.storages.successor)
         return replace(charged, storages=replace(charged.storages, successor=successor))
 
 
-def idle(trace: Trace) -> NDArray[np.bool_]:
+def _idle(trace: Trace) -> NDArray[np.bool_]:
     """Whether each storage is there when the step begins, and neither an op nor the host reads or writes it."""
     result = trace.births < 0
     result[trace.accesses.storage] = False

@@ -4,9 +4,6 @@ A storage of more than half a chunk has chunks of its own: it takes whole ones. 
 chunks, and take parts of them. Still smaller ones stay on the device, unless they are too many: then they take parts as
 well. What stays takes no bytes here, and what it takes on the device is no part of the budget. So a plan that keeps
 this capacity keeps the device's, but for chunks that are shared and not full.
-
-A storage that the step finds and never touches takes no bytes either, such as a gradient that the next backward
-replaces: it is evicted first when memory is short, and is not swapped in again.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from umadvise.errors import BudgetError
-from umadvise.planners.capacity import Capacity, idle
+from umadvise.planners.capacity import Capacity
 from umadvise.recording.recorded_step import RecordedStep
 from umadvise.records.enums import Role
 from umadvise.records.trace import Trace
@@ -146,7 +143,7 @@ def chunk_capacity(
         )
     sizes = trace.storages.bytes
     own = sizes * 2 > chunk_bytes  # chunks of its own
-    takes = ((sizes >= least_bytes) | own) & ~idle(trace)
+    takes = (sizes >= least_bytes) | own
     if movable is not None:
         takes &= movable
     units = np.where(own, chunk_bytes, part_bytes(chunk_bytes))
