@@ -15,7 +15,7 @@ from umadvise.records.plan import Action, Plan
 from umadvise.training.plans import search_task
 from umadvise.training.plans.cache import PlanCache
 from umadvise.training.plans.device import PlanningDevice
-from umadvise.training.plans.maker import ImprovedPlan, PlanMaker
+from umadvise.training.plans.maker import PlanMaker
 from umadvise.training.plans.plan_memory import PlanMemory
 from umadvise.training.policy.parsing import parse_policy
 
@@ -79,9 +79,9 @@ def test_what_a_search_finds_takes_the_place_of_what_was_made_at_once(
     assert maker.improved() == []
     assert list(tmp_path.iterdir()) == []
     search.run()
-    [improved] = maker.improved()
-    assert isinstance(improved, ImprovedPlan)
-    assert (improved.step, improved.policy) == (planned, SWAP)
+    [(policy, improved)] = maker.improved()
+    assert (improved.step, policy) == (planned, SWAP)
+    assert improved.plan is not None
     assert "trials" in improved.plan.options
     assert improved.plan.trace_digest == planned.digest
     assert actions(maker.plan(step(), SWAP, MEMORY)) == actions(improved.plan)
@@ -104,7 +104,7 @@ def whens(plan: Plan | None) -> list[tuple[int, ...]]:
 def test_steps_of_other_sizes_have_one_plan_where_it_is_as_good(maker: PlanMaker, search: Asked) -> None:
     maker.plan(step(), SWAP, MEMORY)
     search.run()
-    [improved] = maker.improved()
+    [(_, improved)] = maker.improved()
     smaller = step(19 * MIB // 2)
     assert smaller.ops_digest == step().ops_digest
     assert smaller.digest != step().digest
@@ -112,7 +112,7 @@ def test_steps_of_other_sizes_have_one_plan_where_it_is_as_good(maker: PlanMaker
     assert whens(alike) == whens(improved.plan)
     assert {each.bytes for each in actions(alike)} == {19 * MIB // 2}
     search.run()  # what it finds for the smaller one alone is no better
-    assert whens(maker.improved()[0].plan) == whens(improved.plan)
+    assert whens(maker.improved()[0][1].plan) == whens(improved.plan)
 
 
 def test_steps_of_other_sizes_have_plans_of_their_own_where_one_is_worse(maker: PlanMaker) -> None:

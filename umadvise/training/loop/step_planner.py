@@ -183,11 +183,11 @@ class StepPlanner:
         To be called at each step's edge, where these plans take over.
         """
         found: list[tuple[str, RecordedStep, Plan | RecordAgain]] = []
-        for each in self.maker.improved() if self._maker is not None else ():
-            if each.policy not in (self._planned_policy, SWAP):
+        for policy, each in self.maker.improved() if self._maker is not None else ():
+            if policy not in (self._planned_policy, SWAP) or each.plan is None:
                 continue  # found for a rung that steps have left
             applied = self._applied(each.plan, each.step)
-            found.append((each.policy.name, each.step, each.plan if applied is None else applied))
+            found.append((policy.name, each.step, each.plan if applied is None else applied))
         return found
 
     @property

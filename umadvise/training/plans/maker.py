@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from umadvise.training.plans import search_task
 from umadvise.training.plans.cache import PlanCache, PlanKey
 from umadvise.training.plans.device import PlanningDevice
 from umadvise.training.plans.plan_memory import PlanMemory, capacity_of, movable_storages, storages_in_chunks
+from umadvise.training.plans.planned_step import PlannedStep
 from umadvise.training.plans.prediction import predict_swaps
 from umadvise.training.plans.search import PlanSearch
 from umadvise.training.recompute.choice import Region, repeatable_ops, with_inputs_held
@@ -46,19 +48,8 @@ With 1.25 the worst step among sentences of any length took 1.17 times as long a
 """
 
 
-@dataclass(frozen=True, eq=False)
-class ImprovedPlan:
-    """A plan that a search has found, of a step that `PlanMaker.plan` was asked about.
-
-    Attributes:
-        step: the step, as it was given to `PlanMaker.plan`.
-        policy: policy that it was planned for.
-        plan: plan of the step's trace, in place of the one that was made at once.
-    """
-
-    step: RecordedStep
-    policy: Policy
-    plan: Plan
+Improved: TypeAlias = tuple[Policy, PlannedStep]
+"""A policy, and a step that was planned for it with the better plan that a search has found."""
 
 
 class PlanMaker:
@@ -72,7 +63,7 @@ class PlanMaker:
         self,
         device: PlanningDevice,
         cache: PlanCache,
-        search: PlanSearch[Callable[[bytes], ImprovedPlan | None]] | None = None,
+        search: PlanSearch[Callable[[bytes], Improved | None]] | None = None,
     ) -> None:
         """Takes what all plans have in common.
 
@@ -139,10 +130,11 @@ class PlanMaker:
         """Whether what `plan` returns for a policy may be improved later."""
         return self._search is not None and policy.planner in LONG
 
-    def improved(self) -> list[ImprovedPlan]:
-        """Plans that searches have found since the last call, better than those that were made at once.
+    def improved(self) -> list[Improved]:
+        """Policies and steps that `plan` was asked about, with the better plans that searches have found for them.
 
-        To be called at each step's edge. It waits for nothing, but for a device in virtual time: see `PlanSearch`.
+        To be called at each step's edge: what was found before the last call is left out. It waits for nothing, but for
+        a device in virtual time: see `PlanSearch`.
         """
         found = (read(packed) for read, packed in (self._search.ended() if self._search is not None else ()))
         return [each for each in found if each is not None]
@@ -218,7 +210,7 @@ class PlanMaker:
         policy: Policy,
         memory: PlanMemory,
         packed: bytes,
-    ) -> ImprovedPlan | None:
+    ) -> Improved | None:
         """Reads the plan that a search has found for a step, as it is while its inputs are held."""
         try:
             plan = self._keep(key, held, memory, plan_file.decode(packed, held.trace))
@@ -228,7 +220,7 @@ class PlanMaker:
             return None
         ops = len(step.trace.ops)
         log.info("a plan of %s with %d actions for %d ops: found by its search", key.planner, len(plan), ops)
-        return ImprovedPlan(step, policy, plan)
+        return policy, PlannedStep(step, plan)
 
     def _keep(self, key: PlanKey, step: RecordedStep, memory: PlanMemory, made: Plan) -> Plan:
         """Keeps the plan that a step gets, and returns it."""
