@@ -1,8 +1,8 @@
 """The device memory that a planner may use, where a storage takes other bytes of it than its own.
 
-A device model, such as a session's chunks, says what each storage takes. Planners plan the step itself: they are given
-its trace and a `Capacity`. `umadvise.planners.run` charges each storage with what it takes, and returns a plan of the
-step.
+A device model, such as a session's chunks, says what each storage takes: a `Capacity`. `umadvise.planners.run` is given
+that and the step. It has the planner plan the step with each storage charged what it takes, and returns a plan of the
+step itself. So no caller meets another trace than the step's, and every plan has its numbers and bytes.
 """
 
 from collections.abc import Callable
@@ -40,13 +40,16 @@ class Capacity:
             make: planner, a function `(trace, device, budget_bytes, **options) -> Plan`.
             trace: trace of the step.
             device: profile of the device that the plan is for.
-            options: options of the planner.
+            options: options of the planner; `plans` are some of the step.
 
         Raises:
             BudgetError: no plan of this kind keeps the budget.
             UsageError: an option is wrong.
         """
-        return make(self.charged(trace), device, self.budget_bytes, **options).fitted(trace)
+        charged = self.charged(trace)
+        if "plans" in options:
+            options["plans"] = [each.fitted(charged) for each in options["plans"]]
+        return make(charged, device, self.budget_bytes, **options).fitted(trace)
 
     def charged(self, trace: Trace) -> Trace:
         """Returns the step as planners and the simulator of swaps charge it: each storage has the size that it takes.

@@ -210,6 +210,20 @@ def test_a_plan_of_a_capacity_is_one_of_the_step() -> None:
         plan.fitted(layers(1, bytes_=3 * MIB))
 
 
+def test_a_plan_of_the_step_is_one_to_begin_with() -> None:
+    trace, device = layers(6, bytes_=3 * MIB), load_device("v100-16gb")
+    capacity = chunk_capacity(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)
+    given = planners.run("belady", trace, device, capacity)
+    seen: list[Plan] = []
+
+    def improves(charged: Trace, _: object, budget_bytes: int, *, plans: list[Plan]) -> Plan:
+        seen.extend(plans)
+        return Plan.from_actions(charged, plans[0], "test", budget_bytes)
+
+    assert list(capacity.planned(improves, trace, device, plans=[given])) == list(given)
+    assert {each.bytes for each in seen[0]} == {4 * MIB}
+
+
 def test_actions_on_what_is_gone_by_then_go() -> None:
     late, early = layers(6, bytes_=3 * MIB, held=True), layers(6, bytes_=3 * MIB)
     rows = [Action(ActionKind.SWAP_OUT, 1, 0, after=True), Action(ActionKind.SWAP_IN, 11, 0)]
