@@ -52,10 +52,10 @@ SHORT ?=
 
 # A folder that outlives a checkout: what is compiled (by ccache, if it is installed) and analysed is kept there by content.
 ifdef UMADVISE_CI_CACHE
-export CCACHE_DIR := $(UMADVISE_CI_CACHE)/ccache
+export CCACHE_DIR := $(abspath $(UMADVISE_CI_CACHE))/ccache
 export CCACHE_SLOPPINESS := pch_defines,time_macros
 export CMAKE_CXX_COMPILER_LAUNCHER := $(shell command -v ccache)
-export MYPY_CACHE_DIR := $(UMADVISE_CI_CACHE)/mypy
+export MYPY_CACHE_DIR := $(abspath $(UMADVISE_CI_CACHE))/mypy
 endif
 
 # OpenMP threads that spin at barriers spin against each other where tests run side by side.

@@ -120,7 +120,7 @@ TEST(exports_with_an_end_and_what_the_op_uses_give_no_way) {
   device.op({read(device.blocks[0], kChunk), write(wanted, kChunk)});
   CHECK_EQ(ended(device), uint64_t{1});
   CHECK(device.holds(0) && !device.holds(1));
-  CHECK_OK(um_export(device.blocks[1], nullptr));  // beside what was ended: now blocks[0] gives way
+  CHECK_OK(um_export(device.blocks[1], nullptr));  // the export of blocks[0] ends for it
   CHECK_EQ(Device::at(device.blocks[1]).exports, 2u);
   CHECK_OK(um_export_release(device.blocks[1]));
   CHECK_EQ(Device::at(device.blocks[1]).exports, 1u);

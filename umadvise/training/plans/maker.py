@@ -188,7 +188,7 @@ class PlanMaker:
     ) -> bytes:
         """The search for a better plan than the present one, as bytes for the process that makes it."""
         trace, trial = step.trace, None
-        # Whoever names a planner wants its plan; and ops that run again are the script's, not the engine's.
+        # A user who names a planner gets its plan. The engine cannot simulate ops of the script that run again.
         if key.planner == "best" and not regions:
             in_chunks = storages_in_chunks(step, memory)
             trial = search_task.PlanTrial(in_chunks, memory.budget_bytes, memory.chunk_bytes, present)
