@@ -32,7 +32,7 @@
 
 namespace um {
 
-// All participants, in the order of their floors: each refers only to those before it.
+// The device's objects. Each constructor takes only objects that are declared before it.
 struct DeviceParts {
   explicit DeviceParts(DeviceBase& its, driver::AccessOwner its_serve, driver::AccessDescriber its_describe)
       : base(its), serve(its_serve), describe(its_describe) {}
@@ -49,7 +49,7 @@ struct DeviceParts {
   StepUndo step_undo{base};
   BlockOwners block_owners{base};
   Sampling sampling{base, log, swaps, times, tape};
-  Observation observation{base, log, swaps, times, sampling};
+  Observation observation{base, log, swaps, times, tape, sampling};
   BudgetKeeper budget{base, block_owners, observation, sampling, serve};
   Accounts accounts{base, sampling, budget};
   Workspaces workspaces{base, budget};

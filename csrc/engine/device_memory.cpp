@@ -53,6 +53,7 @@ void* um_device::allocate(uint64_t bytes, const um_placement& placement, void* s
   um::MemoryKind::Request request{
       bytes, placement, {}, own_op(), static_cast<um::driver::CUstream>(stream), use == Use::outside_ops};
   RunningOp* const op = request.op;
+  // The heap of plain memory rejects an unknown kind.
   const uint32_t wanted = placement.memory <= UM_MEMORY_CHUNKED ? placement.memory : uint32_t{UM_MEMORY_DEVICE};
   um::MemoryKind* kind = kinds[wanted];
   uint64_t address = 0;

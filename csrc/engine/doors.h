@@ -1,4 +1,4 @@
-// Copies data into and out of a device outside of ops. Each function takes the device's lock, and throws um::Error.
+// Copies, prefetches and uses of memory outside of ops. Each function takes the device's lock, and throws um::Error.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,8 @@ class Exports {
  public:
   // `budget` and `swapping` end exports through this object.
   Exports(DeviceBase& base, BudgetKeeper& budget, Swapping& swapping);
+  Exports(const Exports&) = delete;
+  Exports& operator=(const Exports&) = delete;
 
   // These functions throw um::Error. `address` lies in the block.
   // Returns the present address of the same byte, because becoming resident may move the allocation.

@@ -46,7 +46,7 @@ class DeviceMemory final : public HeapMemory {
  private:
   static constexpr uint64_t kNothingRefused = ~uint64_t{0};
   MemoryKind& managed_;
-  // The smallest preference that was refused since a block was last freed.
+  // The smallest UM_MEMORY_PREFER_DEVICE request that plain memory has refused since a plain block was last freed.
   uint64_t refused_bytes_ = kNothingRefused;
 };
 

@@ -1,5 +1,6 @@
 // A kind of memory (um_memory): how its allocations are made, used by ops, held for code outside of ops, and freed. A
-// device has one object for each kind (DeviceBase::kinds), so its callers ask no allocation which kind it is.
+// device has one object for each kind (DeviceBase::kinds), so allocating, freeing, ops and exports need no branch on
+// the kind.
 //
 // Every call requires the device's lock, except touch().
 #pragma once

@@ -63,13 +63,24 @@ void Observation::collect() noexcept {
       follow(events[i], op);
       if (events[i].change != driver::ResidencyChange::none) continue;
       log_.push(attribute(events[i], op));
-      for (Participant* const each : base_.participants.at_ops()) each->serviced(events[i], op.index != 0);
+      record(events[i], op.index != 0);
     }
   }
 }
 
 void Observation::set_context(uint64_t context) const noexcept {
   base_.backend.hooks->set_context(base_.backend.ordinal, context);
+}
+
+// In ordered counting, services of pages that the guard touched follow from the recorded accesses.
+void Observation::record(const driver::DeviceEvent& event, bool inside) noexcept {
+  if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
+  if (base_.backend.ordered() && !event.unordered) return;
+  const Arena* arena = base_.own_arena(event.address);
+  const Block* block = arena != nullptr ? arena->nearest(event.address) : nullptr;
+  if (block == nullptr) return;
+  tape_.happened(event.write ? UM_RECORDED_SERVICE_WRITE : UM_RECORDED_SERVICE_READ, *block,
+                 event.address / kBlockBytes * kBlockBytes, 0, inside);
 }
 
 um_event Observation::attribute(const driver::DeviceEvent& from, const OpIdentity& op) const {

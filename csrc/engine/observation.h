@@ -7,6 +7,7 @@
 #include "engine/residency.h"
 #include "engine/sampling.h"
 #include "engine/swap_events.h"
+#include "engine/tape.h"
 #include "engine/times.h"
 #include "memory/backend.h"
 
@@ -15,8 +16,8 @@ namespace um {
 // Takes part in the guard's calls while events are recorded on a device that reports them.
 class Observation final : public Participant {
  public:
-  Observation(DeviceBase& base, EventLog& log, SwapEvents& events, Times& times, const Sampling& sampling)
-      : Participant(base, kEventTurns), log_(log), swaps_(events), times_(times), sampling_(sampling) {}
+  Observation(DeviceBase& base, EventLog& log, SwapEvents& events, Times& times, Tape& tape, const Sampling& sampling)
+      : Participant(base, kEventTurns), log_(log), swaps_(events), times_(times), tape_(tape), sampling_(sampling) {}
 
   // Throws um::Error.
   void set(bool on) REQUIRES(device_lock);
@@ -41,6 +42,8 @@ class Observation final : public Participant {
   void reset_peaks() noexcept override REQUIRES(device_lock);
 
  private:
+  // Records a fault service, inside of an op or not.
+  void record(const driver::DeviceEvent& event, bool inside) noexcept;
   um_event attribute(const driver::DeviceEvent& event, const OpIdentity& op) const;
   void follow(const driver::DeviceEvent& event, const OpIdentity& op) noexcept;
   bool is_exact() const;
@@ -49,6 +52,7 @@ class Observation final : public Participant {
   EventLog& log_;
   SwapEvents& swaps_;
   Times& times_;
+  Tape& tape_;
   const Sampling& sampling_;
   OpContexts contexts_;
   Residency residency_ = Residency::unknown();  // until events are recorded

@@ -52,8 +52,6 @@ class Participant {
   virtual void allocated(Block* /*block*/, const RunningOp* /*op*/) noexcept REQUIRES(device_lock) {}
   virtual void freed(Block* /*block*/) noexcept REQUIRES(device_lock) {}
   virtual void labelled(const Block& /*block*/) noexcept REQUIRES(device_lock) {}
-  // Called for each fault service that the device reported, inside of an op or not.
-  virtual void serviced(const driver::DeviceEvent& /*event*/, bool /*inside*/) noexcept REQUIRES(device_lock) {}
   virtual void reset_peaks() noexcept REQUIRES(device_lock) {}
   // Adds this participant's statistics.
   virtual void tell(um_memory_stats* /*out*/) const noexcept REQUIRES(device_lock) {}

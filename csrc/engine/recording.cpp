@@ -3,7 +3,6 @@
 #include <new>
 
 #include "engine/device_base.h"
-#include "memory/address_map.h"
 
 namespace um {
 
@@ -87,17 +86,6 @@ void Recording::copied(um_recorded_event_kind kind, const Block& block, uint64_t
   if (!tape_.on()) return;
   observation_.collect();
   tape_.happened(kind, block, address, bytes, inside());
-}
-
-// In ordered counting, services of pages that the guard touched follow from the recorded accesses.
-void Recording::serviced(const driver::DeviceEvent& event, bool inside) noexcept {
-  if (!tape_.on() || event.kind != UM_EVENT_FAULT_GROUP) return;
-  if (base_.backend.ordered() && !event.unordered) return;
-  const Arena* arena = base_.own_arena(event.address);
-  const Block* block = arena != nullptr ? arena->nearest(event.address) : nullptr;
-  if (block == nullptr) return;
-  tape_.happened(event.write ? UM_RECORDED_SERVICE_WRITE : UM_RECORDED_SERVICE_READ, *block,
-                 event.address / kBlockBytes * kBlockBytes, 0, inside);
 }
 
 }  // namespace um

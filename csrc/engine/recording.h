@@ -54,7 +54,6 @@ class Recording final : public Participant {
     tape_.allocated(*block, op != nullptr && op->recorded != 0);  // not for an op beside the step
   }
   void freed(Block* block) noexcept override REQUIRES(device_lock);
-  void serviced(const driver::DeviceEvent& event, bool inside) noexcept override REQUIRES(device_lock);
   void labelled(const Block& block) noexcept override REQUIRES(device_lock) { tape_.labelled(block); }
 
  private:

@@ -96,6 +96,8 @@ def run(
         UsageError: no such option, or it is wrong, or the planner begins with no plan.
         BudgetError: the budget does not hold what has to be on the device at once.
     """
+    from umadvise.planners.capacity import Capacity
+
     known_options(name, options)
     chosen = planner(name)
     if plans and not begins_with_plans(name):
@@ -105,9 +107,9 @@ def run(
         besides["repeatable"] = repeatable
     if progress is not None and "progress" in inspect.signature(chosen).parameters:
         besides["progress"] = progress
-    if isinstance(capacity, int):
-        return chosen(trace, device, capacity, **besides, **options)
-    return capacity.planned(chosen, trace, device, **besides, **options)
+    if isinstance(capacity, Capacity):
+        return capacity.planned(chosen, trace, device, **besides, **options)
+    return chosen(trace, device, capacity, **besides, **options)
 
 
 def begins_with_plans(name: str) -> bool:

@@ -325,12 +325,18 @@ class Trace:
 
     @cached_property
     def structure_digest(self) -> str:
-        """SHA-256 in hexadecimal of all that is equal whenever a step runs again: a plan of one such trace fits all.
+        """SHA-256 in hexadecimal of all that is equal whenever a step runs again.
+
+        A plan of one such trace fits all of them if its actions are on storages that the step uses.
 
         It covers the ops' names and accesses, and the numbers, sizes and lifetimes of the storages that the step uses.
         Durations, modules, names and roles of tensors are left out, and so are storages that the step does not use.
         """
         used, successor = self.used, self.storages.successor
+        numbers, places = np.unique(self.ops.name, return_inverse=True)
+        names = [self.strings[number] for number in numbers.tolist()]
+        order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+        places, names = np.argsort(order)[places], sorted(names)  # whatever numbers the strings have in this recording
         own = np.flatnonzero(used)
         events = used[self.events.storage]
         columns = [
@@ -338,10 +344,11 @@ class Trace:
             self.storages.bytes[own],
             np.where((successor >= 0) & used[successor], successor, -1)[own],
             self.ops.creates,
+            places,
             *(getattr(self.accesses, name) for name in self.accesses.DTYPES),
             *(getattr(self.events, name)[events] for name in self.events.DTYPES),
         ]
-        return _digest([self.target, *map(self.strings.__getitem__, self.ops.name.tolist())], columns)
+        return _digest([self.target, *names], columns)
 
     @cached_property
     def digest(self) -> str:

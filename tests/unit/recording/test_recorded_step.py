@@ -86,6 +86,36 @@ def test_a_structure_is_what_comes_again() -> None:
         assert digest(other) != first
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "counts"),
+    [
+        *(
+            ("storages", each, each in ("bytes", "successor"))
+            for each in ("bytes", "successor", "role", "name", "module")
+        ),
+        *(("accesses", each, True) for each in ("op", "storage", "offset_bytes", "bytes", "flags")),
+        *(("events", each, True) for each in ("kind", "op", "inside", "storage", "offset_bytes", "bytes")),
+        *(("ops", each, each in ("creates", "name")) for each in ("creates", "name", "duration_ns", "module", "phase")),
+    ],
+)
+def test_a_structure_has_these_columns(table: str, column: str, counts: bool) -> None:
+    trace = in_canonical_order(step())[0]
+    columns = getattr(trace, table)
+    values = getattr(columns, column).copy()
+    row = int(np.flatnonzero(trace.storages.successor >= 0)[0]) if column == "successor" else len(values) - 1
+    values[row] = 0 if values[row] else 1
+    other = dataclasses.replace(trace, **{table: dataclasses.replace(columns, **{column: values})})
+    assert (other.structure_digest != trace.structure_digest) == counts
+
+
+def test_names_count_and_their_numbers_do_not() -> None:
+    trace = in_canonical_order(step())[0]
+    strings = (*reversed(trace.strings),)
+    last = len(strings) - 1
+    ops = dataclasses.replace(trace.ops, name=(last - trace.ops.name).astype(np.int32))
+    assert dataclasses.replace(trace, strings=strings, ops=ops).structure_digest == trace.structure_digest
+
+
 def test_a_plan_of_a_step_is_one_whenever_it_comes_again() -> None:
     first, again = (in_canonical_order(step(**each))[0] for each in ({}, {"durations_ns": 999, "unused": 3}))
     assert first.used.tolist() == again.used.tolist()[:3] == [True] * 3

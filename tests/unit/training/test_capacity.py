@@ -210,6 +210,14 @@ def test_a_plan_of_a_capacity_is_one_of_the_step() -> None:
         plan.fitted(layers(1, bytes_=3 * MIB))
 
 
+def test_a_budget_may_be_a_number_of_numpy() -> None:
+    trace, device = random_step(Random(1)), load_device("v100-pcie-16gb")
+    budget_bytes = trace.working_set_bytes().max()
+    plans = [planners.run("belady", trace, device, each) for each in (budget_bytes, int(budget_bytes))]
+    assert isinstance(budget_bytes, np.int64)
+    assert plans[0].actions.storage.tolist() == plans[1].actions.storage.tolist() != []
+
+
 def test_a_plan_of_the_step_is_one_to_begin_with() -> None:
     trace, device = layers(6, bytes_=3 * MIB), load_device("v100-16gb")
     capacity = chunk_capacity(trace, budget_bytes=12 * MIB, chunk_bytes=2 * MIB)

@@ -145,7 +145,7 @@ def _forward_workspace(trace: Trace, op: int, batch: int) -> int:
     items = (table.bytes[rows] // _item_bytes(trace)[op]).tolist()
     image, weights, result = items[0], items[1], items[-1]
     products, rest = divmod(flops, 2 * result) if result else (0, 1)  # of an output: inputs x kernel x kernel
-    if rest or products == 0 or weights == 0 or weights % products:  # small weights take no bytes in a planning view
+    if rest or products == 0 or weights == 0 or weights % products:  # small weights take no bytes of a `Capacity`
         return 0
     outputs = weights // products
     side = math.sqrt(result / (outputs * batch))

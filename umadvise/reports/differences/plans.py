@@ -53,7 +53,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 _CIRCUMSTANCES: tuple[tuple[str, Callable[[Plan], str | None]], ...] = (
-    ("Step", lambda plan: f"that of trace {plan.trace_digest[:12]}"),
+    ("Step", lambda plan: f"that of structure {plan.trace_digest[:12]}"),
     ("Planner", lambda plan: plan.planner),
     ("Options", lambda plan: " ".join(f"{name}={value}" for name, value in plan.options.items()) or None),
 )

@@ -1,1 +1,1 @@
-"""Plans of recorded steps: the view that planners get, making, predicting and keeping them."""
+"""Plans of recorded steps: the capacity that planners get, making, predicting and keeping plans."""
