@@ -51,7 +51,7 @@ def require_schema(document: bytes | dict[str, Any], schema: str, remedy: str = 
 
 
 def schema_of(path: str | os.PathLike[str]) -> str:
-    """What kind of document of umadvise a file holds: its field `schema`, such as "umadvise.plan/1".
+    """What kind of document of umadvise a file holds: its field `schema`, such as "umadvise.plan/2".
 
     Raises:
         FormatError: it holds none, whether packed or not.

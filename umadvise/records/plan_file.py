@@ -14,7 +14,7 @@ from umadvise.records.names import Name
 from umadvise.records.plan import Actions, Option, Plan, check, check_alone
 from umadvise.records.trace import Trace
 
-SCHEMA = "umadvise.plan/1"
+SCHEMA = "umadvise.plan/2"
 MOST_FILE_BYTES = 64 << 20
 MOST_DOCUMENT_BYTES = 512 << 20
 

@@ -69,7 +69,7 @@ def test_the_last_steps_are_kept_where_they_are_too_many(tmp_path: Path, monkeyp
     "damage",
     [
         lambda document: document[:-7],
-        lambda document: document.replace(b"umadvise.steps/1", b"umadvise.steps/2"),
+        lambda document: document.replace(b"umadvise.steps/2", b"umadvise.steps/3"),
         lambda document: document.replace(b"H4sI", b"H4sJ", 1),
         lambda _: b"",
     ],

@@ -26,7 +26,7 @@ from umadvise.records.files import read_whole
 from umadvise.training.plans.kept_files import KeptFiles, user_directory
 from umadvise.training.plans.planned_step import PlannedStep
 
-SCHEMA = "umadvise.steps/1"
+SCHEMA = "umadvise.steps/2"
 MOST_STEPS = 16
 """Steps of one training; of more the first ones go."""
 MOST_FILE_BYTES = 64 << 20
